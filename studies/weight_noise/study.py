@@ -18,7 +18,7 @@ from sfumato.observers.progress import Progress, default_progress
 from sfumato.randomness import RunKey, owner_key
 from sfumato.runs import pins
 from sfumato.runs.directory import RunDirectory
-from sfumato.runs.owner import sentences
+from sfumato.runs.owner import uses
 from sfumato.search.sweeping import write_record
 from sfumato.training.job import PublicJob
 from sfumato.training.preparation.building import build, transform_for
@@ -77,7 +77,7 @@ def noise_study(
         )
     if design.validation_fraction:
         source, _ = hold_out(source, owner_key(), design.validation_fraction)
-    if (warning := sentences.declared_public_note(source)) is not None:
+    if (warning := uses.declared_public_note(source)) is not None:
         progress.report(warning)
     device, threads = configure_torch(Start(device=device, threads=threads))
     study = _Study(design, source, place, Performance(device=device, threads=threads, micro_batch=design.batch_size))

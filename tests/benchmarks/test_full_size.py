@@ -15,17 +15,6 @@ def call(place):
 
 
 @pytest.mark.slow
-def test_a_row_is_trained_and_its_seconds_are_those_of_all_its_slices(tmp_path):
-    row = full_size.ROWS[0]
-    (tmp_path / f"{full_size._slug(row.name)}.seconds").write_text("100.0 0.0\n")
-    found = full_size.training(call(tmp_path), row)
-    assert found["steps"] == 2
-    assert found["seconds"] > 100
-    assert 0 <= found["accuracy"] <= 1
-    assert 0 < found["epsilon"] <= 1
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("row", full_size.ROWS[1:], ids=lambda row: row.name)
 def test_every_row_runs(tmp_path, row):
     assert full_size.training(call(tmp_path), row)["steps"] > 0

@@ -15,25 +15,6 @@ def tokens(views, *shape):
     return torch.randn(*((4,) if views == 1 else (4, views)), *shape).double()
 
 
-class Again(nn.Module):
-    """One parameter in a linear map, a convolution and a product."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight, self.gain = nn.Parameter(torch.randn(4, 4)), nn.Parameter(torch.randn(4))
-
-    def forward(self, x):
-        for _ in range(3):
-            x = F.linear(x, self.weight, self.gain).tanh()
-        x = F.conv1d(x.transpose(1, 2), self.weight.unsqueeze(-1), self.gain).transpose(1, 2)
-        return F.layer_norm(x * self.gain, (4,), self.gain, self.gain).sin().sum(1)
-
-
-@pytest.mark.parametrize("views", [1, 3])
-def test_parameters_that_are_used_several_times(compare, views):
-    compare(Again().double(), tokens(views, 3, 4), torch.arange(4), views=views)
-
-
 class Bare(nn.Module):
     """A class token, positions, a scale of each channel, and slopes."""
 

@@ -2,7 +2,6 @@
 
 from contextlib import suppress
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,7 +10,6 @@ from torch import Tensor, nn
 from sfumato._checks import SfumatoError
 from sfumato.gradients import ClippedGradient
 from sfumato.gradients.checks import oracle
-from sfumato.gradients.user_gradient import UserGradient
 from sfumato.models.losses import LOSSES
 
 WAYS = ("drop product", "keep product", "gram")
@@ -61,25 +59,3 @@ def test_labels_that_are_surely_right_pass_the_check():
         model = network(2, seed, convolution=False)
         gradient = ClippedGradient(model, LOSSES["multilabel"], max_norm=1.0)
         gradient.self_check((1, 6, 6), targets=torch.tensor([[0, 0], [0, 1], [1, 0], [1, 1]]))
-
-
-@pytest.mark.parametrize("at_once", [1, 64])
-def test_users_with_several_labels(at_once):
-    model, generator = network(3, 0, convolution=True), torch.Generator().manual_seed(1)
-    inputs = torch.randn(4, 3, 1, 6, 6, generator=generator)
-    targets = torch.randint(2, (4, 3, 3), generator=generator)
-    shares = torch.tensor([[1 / 3] * 3, [1.0, 0, 0], [0.5, 0.5, 0], [1 / 3] * 3])
-    gradient = UserGradient(model, LOSSES["multilabel"], max_norm=0.3, at_once=at_once)
-    gradient.self_check((1, 6, 6), targets=torch.tensor([[0, 1, 0], [1, 1, 0]]))
-    found = gradient(inputs, targets, shares)
-    wanted = {name: torch.zeros_like(value) for name, value in model.named_parameters()}
-    for user in range(4):
-        model.zero_grad()
-        losses = [written_out(model(inputs[user, r][None]), targets[user, r][None]) for r in range(3)]
-        sum(share * loss for share, loss in zip(shares[user], losses, strict=True)).backward()
-        own = {name: value.grad.clone() for name, value in model.named_parameters()}
-        norm = torch.stack([value.norm() for value in own.values()]).norm()
-        for name, value in own.items():
-            wanted[name] += value * min(1.0, 0.3 / float(norm))
-    for name, value in wanted.items():
-        torch.testing.assert_close(found.gradients[name], value.detach(), atol=2e-6, rtol=1e-4)

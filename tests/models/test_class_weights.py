@@ -16,7 +16,7 @@ from sfumato.experiment.settings import Settings
 from sfumato.gradients.checks import oracle
 from sfumato.models.losses import answer_weights, class_weights, parse_shares
 from sfumato.privacy import FixedClipping, Gaussian, TruncatedPoisson, User
-from sfumato.training.inputs import Inputs, OnFeatures
+from sfumato.training.inputs import Inputs, head_on_features
 from sfumato.training.job import PublicTraining
 from sfumato.training.preparation.prepare import prepare
 
@@ -63,7 +63,10 @@ def test_shares_that_are_none_are_refused(shares, message):
 @pytest.mark.parametrize(
     ("shares", "message"),
     [
-        ({"norml": 0.9, "odd": 0.1}, "names 'norml', which is not a class; did you mean 'normal'"),
+        (
+            {"norml": 0.9, "odd": 0.1},
+            "must be one of normal, odd; got 'norml'; did you mean normal",
+        ),
         ({"odd": 1.0}, "has no share for the class 'normal'"),
     ],
 )
@@ -104,7 +107,7 @@ def test_a_step_s_sum_is_that_of_weighted_clipped_gradients(spots, model, padded
     bare = replace(job.settings, class_prevalence=None)
     plain = prepare(None, spots, plan, bare, micro_batch=7)
     plain.module.load_state_dict(job.module.state_dict())
-    trained = plain.module if plain.trunk is None else OnFeatures(plain.module, plain.trunk.head)
+    trained = plain.module if plain.trunk is None else head_on_features(plain.module, plain.trunk.head)
     expected = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in total.items()}
     seen = 0
     loss = functional.cross_entropy if job.settings.objective.loss == "softmax" else sigmoid
@@ -176,7 +179,7 @@ def test_a_budget_takes_them_too(spots):
 
 
 def test_where_there_is_nothing_to_weigh_they_are_refused(spots, plan):
-    with pytest.raises(SfumatoError, match="names 'cat', which is not a class"):
+    with pytest.raises(SfumatoError, match="names must be one of 0, 1, 2, 3; got 'cat'"):
         prepare(None, spots, plan, Settings(model="linear", learning_rate=1.0, class_prevalence={"cat": 0.5, "0": 0.5}))
     with pytest.raises(SfumatoError, match="class_prevalence is for private training"):
         PublicTraining(settings=Settings(model="linear", **SETTINGS), steps=3, batch_size=5)

@@ -116,7 +116,6 @@ def test_its_state_goes_out_and_in_again(members, inputs):
         (lambda: Ensemble([], method="opa"), "at least one, got 0"),
         (lambda: Ensemble([nn.Linear(1, 1)] * 2, method="opa"), "members must be distinct modules"),
         (lambda: Ensemble([nn.Linear(1, 1)], method="mean"), "method must be one of opa, omv"),
-        (lambda: outputs_mean([]), "no outputs to average"),
     ],
 )
 def test_what_is_no_ensemble_is_refused(call, words):

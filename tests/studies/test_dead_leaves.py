@@ -43,17 +43,3 @@ def test_making_one_is_a_command(tmp_path, monkeypatch, capsys):
     torch.testing.assert_close(prior.scales[0].filters, again.scales[0].filters)
     assert prior.whitening.scales.shape == (4, 6)
     assert prior.second is None
-
-
-@pytest.mark.slow
-def test_a_second_layer_follows_from_its_seed(monkeypatch):
-    monkeypatch.setattr("studies.dead_leaves._PATCHES", 200)
-    monkeypatch.setattr(making, "DIRECTIONS", 3)
-    how = {"images": 6, "atoms": (5, 2), "details": making.Details(power=0.75, sums=1.5, second=4)}
-    one, again, other = making.make("colour", **how), making.make("colour", **how), making.make("colour", seed=1, **how)
-    assert one.second.matrix.shape == (5, 3)
-    assert one.second.filters.shape == (27, 4)
-    assert one.second_whitening.vectors.shape == (4, 4, 2)
-    for ours, theirs, others in zip(one.second, again.second, other.second, strict=True):
-        torch.testing.assert_close(ours, theirs)
-        assert not torch.allclose(ours, others, atol=1e-3)

@@ -11,7 +11,6 @@ import torch
 from sfumato import RunKey, SfumatoError, load, models
 from sfumato.experiment import Experiment
 from sfumato.randomness import NoiseState, Sampler
-from sfumato.runs.directory import RunDirectory
 from sfumato.training import loop
 from studies import algorithm_1 as printed
 from studies import printed_run
@@ -80,15 +79,6 @@ def test_killed_and_resumed_it_has_the_same_bytes(run, digits, tmp_path, killed_
     trained(tmp_path / "run", digits)
     for name in ("model.safetensors", "statement.json"):
         assert (tmp_path / "run" / name).read_bytes() == (run.directory / name).read_bytes()
-
-
-def test_another_plan_does_not_go_on_with_it(digits, tmp_path, killed_at):
-    with killed_at(4) as patch:
-        patch.setattr(loop, "CHECKPOINT_SECONDS", 1e-9)
-        trained(tmp_path / "run", digits)
-    with pytest.raises(SfumatoError, match="plan"):
-        trained(tmp_path / "run", digits, epsilon=None, noise_multiplier=9.0)
-    assert not RunDirectory(tmp_path / "run").finished
 
 
 @pytest.mark.parametrize(

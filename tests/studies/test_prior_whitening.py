@@ -33,24 +33,6 @@ def test_wholly_white_features_have_unit_covariance(monkeypatch):
         torch.testing.assert_close(block, torch.eye(6), atol=0.05, rtol=0)
 
 
-def test_nothing_is_lost_by_blocks_where_quarters_are_alike(monkeypatch):
-    """Lengths of white features are those by the whole covariance, where each image comes with its reflections too."""
-    monkeypatch.setattr(formulas, "_LEAST", 1e-6)
-    reflections = ([0, 1, 2, 3], [1, 0, 3, 2], [2, 3, 0, 1], [3, 2, 1, 0])
-    some = torch.cat([features(500)[:, :, order] for order in reflections])
-    flat = some.flatten(1) - some.flatten(1).mean(0)
-    whole = (flat @ torch.linalg.inv(flat.T @ flat / len(flat)) * flat).sum(1)
-    torch.testing.assert_close(whitening(some, 1.0)(some).square().sum(1), whole, rtol=0.05, atol=0.5)
-
-
-def test_a_power_below_one_leaves_strong_directions_stronger():
-    some = features()
-    spread, before = whitening(some)(some).var(0), whitening(some, 0.5)(some).var(0)
-    assert spread.max() > 1.5 * spread.min()
-    assert before.max() / before.min() > 1.5 * spread.max() / spread.min()
-    assert spread.max() / spread.min() < haar(some).flatten(1).var(0).max() / haar(some).flatten(1).var(0).min()
-
-
 @pytest.mark.parametrize("name", ["center", "deviation", "scales"])
 def test_a_whitening_holds_only_finite_numbers(name):
     blank = torch.zeros(10, 6, 4)

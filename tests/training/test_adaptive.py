@@ -66,24 +66,6 @@ def vectors() -> torch.Tensor:
     return directions * torch.arange(1, VECTORS + 1).unsqueeze(1) / 10
 
 
-@pytest.mark.parametrize("quantile", [0.25, 0.5, 0.9])
-def test_the_norm_goes_to_the_quantile_of_the_norms(quantile):
-    step, state = step_of(plan(0.01, 200, quantile=quantile, count_noise=0.05)), NoiseState(step=0)
-    for number in range(200):
-        _, state = step(number, [(vectors(),)], state)
-    assert step.max_norm(state) == pytest.approx(4 * quantile, rel=0.1)
-
-
-def test_one_step_is_that_of_andrew_et_al_by_hand():
-    """C <- C exp(-eta (b - gamma)) with b from the count of ten vectors within the norm; the sum in units of C_t."""
-    asked = plan(1e-3, count_noise=1e-3)
-    gradient, state = step_of(asked)(0, [(vectors(),)], NoiseState(step=0))
-    assert step_of(asked).max_norm(state) == pytest.approx(
-        torch.tensor(-0.2 * (10 / VECTORS - 0.5)).exp().item(), rel=1e-3
-    )
-    torch.testing.assert_close(gradient["w"], Vectors()(vectors()).gradients["w"] / VECTORS, atol=1e-3, rtol=1e-3)
-
-
 def test_noise_of_vectors_and_of_the_count_are_what_the_plan_counts():
     """Over many keys: z C_t on each coordinate of the sum, sigma_b on the count, however large C_t is."""
     asked = plan(1.5, count_noise=3.0, quantile=0.5, rate=0.1)

@@ -6,15 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 from safetensors.torch import load_file
 
-from sfumato import ClippedGradient, Noise, PrivacyPlan, Run, RunKey, SfumatoError, load, train, verify
+from sfumato import PrivacyPlan, Run, SfumatoError, load, train, verify
 from sfumato.observers.observer import Observer
 from sfumato.privacy.planning.by_name import request_by_names
 from sfumato.runs.checkpoint import read_safetensors, to_bytes
 from sfumato.training import loop
-from sfumato.training.step import PrivateStep
 
 PLAIN = {"learning_rate": 0.5, "threads": 1, "seed": 3, "device": "cpu"}
 STEPS = 9
@@ -102,20 +100,3 @@ def test_epsilon_is_shown_as_it_grows(trained):
     spent = [row["epsilon"] for row in rows]
     assert spent == sorted(spent)
     assert spent[0] < spent[-1] == pytest.approx(run.statement.epsilon)
-
-
-def test_a_step_after_the_last_is_refused():
-    plan = planned("banded")
-    gradient = ClippedGradient(torch.nn.Linear(3, 2), torch.nn.functional.cross_entropy, max_norm=1.0)
-    noise = Noise(plan.mechanism, max_norm=1.0, key=RunKey.from_seed(0))
-    step = PrivateStep(plan=plan, gradient=gradient, noise=noise)
-    with pytest.raises(SfumatoError, match=r"step must lie between 0 and 8"):
-        step(STEPS, (), noise.begin())
-
-
-def test_a_budget_and_a_mechanism_are_enough(spots, tmp_path):
-    run = train(
-        "linear", spots, directory=tmp_path / "run", epsilon=3.0, mechanism="banded", steps=8, batch_size=50, **PLAIN
-    )
-    assert 2.9 < run.statement.epsilon <= 3.0
-    assert type(run.statement.plan.mechanism).__name__ == "BandedToeplitz"

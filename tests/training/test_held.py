@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks import RESULTS
 from sfumato import PrivacyPlan, RunKey
 from sfumato.experiment.settings import Settings
 from sfumato.privacy import FixedClipping, Gaussian, TruncatedPoisson, User
@@ -89,33 +88,3 @@ def test_so_they_are_in_training_without_privacy(spots, on_a_device):
     on_a_device()
     for name, value in gradient().items():
         assert torch.equal(value, read[name])
-
-
-WHOLE = """
-import hashlib, os, sys
-from pathlib import Path
-sys.path.insert(0, {root!r})
-os.chdir({place!r})
-from benchmarks.shared.counting import counting_device
-from sfumato.cli import main
-from sfumato.data import source as held
-
-with counting_device():
-    pass  # before the first backward pass
-found = set()
-with counting_device():
-    for place, share in (("held", held.DEVICE_SHARE), ("read", 0.0)):
-        held.DEVICE_SHARE = share
-        options = "--views 2 --shift 1 --flip True --batch-size 64 --micro-batch 32 --steps 2 --seed 1"
-        assert not main(f"train digits --model linear {{options}} --device counting --output {{place}}".split())
-        found.add(hashlib.sha256(Path(place, "model.safetensors").read_bytes()).hexdigest())
-assert len(found) == 1, found
-"""
-
-
-@pytest.mark.slow
-def test_a_run_on_a_device_comes_to_the_same_bytes_where_they_do_not_fit(tmp_path, forks):
-    script = tmp_path / "script.py"
-    script.write_text(WHOLE.format(root=str(RESULTS.parents[1]), place=str(tmp_path)))
-    done = forks.join(*forks.start(str(script)))
-    assert done.returncode == 0, done.stderr

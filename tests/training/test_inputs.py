@@ -12,7 +12,7 @@ from torch.nn import functional
 from sfumato import ClippedGradient, PrivacyPlan, RunKey, SfumatoError, models, train
 from sfumato.experiment.settings import Performance, Settings
 from sfumato.observers.progress import NoProgress
-from sfumato.training.inputs import Inputs, OnFeatures, features, pad_micro_batch, read_ahead
+from sfumato.training.inputs import Inputs, features, head_on_features, pad_micro_batch, read_ahead
 from sfumato.training.preparation.prepare import prepare
 from sfumato.training.scorers import Scorer
 
@@ -139,7 +139,10 @@ def test_a_run_keeps_its_ways(spots, plan):
 
 def test_a_classifier_keeps_its_name_however_deep_it_lies():
     model = models.create("timm:test_nfnet", classes=2, channels=3, size=32)
-    assert {name for name, _ in OnFeatures(model, "head.fc").named_parameters()} == {"head.fc.weight", "head.fc.bias"}
+    assert {name for name, _ in head_on_features(model, "head.fc").named_parameters()} == {
+        "head.fc.weight",
+        "head.fc.bias",
+    }
 
 
 def test_too_many_features_are_not_kept(spots, plan, monkeypatch):

@@ -411,7 +411,7 @@ def test_weights_that_are_not_there_are_refused(pretrained, spots, plan, tmp_pat
     copied = pretrained.directory
     (copied / "model-last.safetensors").unlink()
     for given, words in [
-        ({"pretrained": str(copied)}, "pretrained_weights is last, and .* holds no file of such weights"),
+        ({"pretrained": str(copied)}, "pretrained_weights is last, and .* is no run directory with such weights"),
         ({"pretrained": str(copied / "model.safetensors")}, "is no run directory"),
         ({"pretrained": "timm"}, "pretrained_weights is last, but pretrained is timm"),
         ({}, "pretrained_weights is last, but pretrained is not given"),

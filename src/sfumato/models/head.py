@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sfumato._checks import SfumatoError, number, positive_integer
+from sfumato._checks import SfumatoError, not_negative, positive_integer
 from sfumato.models.backbone import Backbone
 from sfumato.models.ensemble import Ensemble
 from sfumato.models.networks import zoo
@@ -45,9 +45,7 @@ class Head(nn.Module):
 
     def __init__(self, *, classes: int, width: int, norm: float = 0.0, hidden: int = 0):
         super().__init__()
-        if number("norm", norm) < 0:
-            raise SfumatoError(f"norm must not be negative, got {norm!r}", "give 0 for features as they are")
-        self.norm = float(norm)
+        self.norm = not_negative("norm", norm, remedy="give 0 for features as they are")
         positive_integer("width", width)
         self.hidden = nn.Linear(width, positive_integer("hidden", hidden)) if hidden else None
         self.head = nn.Linear(hidden or width, positive_integer("classes", classes))

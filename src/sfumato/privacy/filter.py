@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import Any
 
-from sfumato._checks import SfumatoError, fraction, one_of, positive
+from sfumato._checks import SfumatoError, fraction, one_of, positive, within
+from sfumato.privacy.loss import Loss
 from sfumato.privacy.plan import PrivacyPlan
 from sfumato.privacy.unit import ADJACENCIES, UNITS, Adjacency
 
@@ -49,15 +50,13 @@ class PrivacyFilter:
         fraction("delta", self.delta, remedy="give a number such as 1e-5, well below 1/N")
         one_of("unit", self.unit, UNITS)
         one_of("adjacency", self.adjacency, ADJACENCIES)
-        if not self.order > 1:
-            raise SfumatoError(f"order is {self.order!r}", "give one above 1")
+        within("order", self.order, 1.01, None)
 
     @classmethod
     def for_total(cls, *, epsilon: float, delta: float, **others: Any) -> PrivacyFilter:
         """The filter for a total, at the order that admits the most Gaussian releases."""
-        positive("epsilon", epsilon, remedy="give the budget of all runs together, a number such as 8")
-        fraction("delta", delta, remedy="give a number such as 1e-5, well below 1/N")
-        return cls(epsilon=epsilon, delta=delta, order=best_order(epsilon, delta), **others)
+        checked = cls(epsilon=epsilon, delta=delta, order=2.0, **others)
+        return replace(checked, order=best_order(epsilon, delta))
 
     # -- the cost of plans -----------------------------------------------------------------------------------------
 
@@ -129,10 +128,7 @@ class PrivacyFilter:
     def composed_epsilon(self, plans: Sequence[PrivacyPlan]) -> float:
         """Epsilon at delta of these plans by their privacy loss distributions, if all of them had been fixed before the
         first."""
-        if len({plan.adjacency for plan in plans}) > 1:
-            plans = [replace(plan, adjacency="zero-out") for plan in plans]
-        losses = [plan.loss for plan in plans]
-        return reduce(lambda total, loss: total.composed_with(loss), losses).epsilon(self.delta)
+        return joint_loss(plans).epsilon(self.delta)
 
     def with_enough_noise(self, plan: PrivacyPlan, left: float) -> PrivacyPlan | None:
         """The plan with just enough more noise to cost at most `left`. None if none is found."""
@@ -178,6 +174,17 @@ class PrivacyFilter:
             f"the sum of Renyi divergences at the order {self.order:g}, of plans that may be chosen after seeing "
             "earlier results"
         )
+
+
+def joint_loss(plans: Sequence[PrivacyPlan]) -> Loss:
+    """The loss of all plans together, had they been fixed before the first.
+
+    Plans of different adjacencies count for zero-out, for which each of them holds with the same epsilon.
+    """
+    if len({plan.adjacency for plan in plans}) > 1:
+        plans = [replace(plan, adjacency="zero-out") for plan in plans]
+    first, *others = (plan.loss for plan in plans)
+    return first.composed_with(*others)
 
 
 def best_order(epsilon: float, delta: float) -> float:

@@ -136,9 +136,9 @@ def model_bytes(run: RunDirectory, recipe: Recipe, *, choice: Mapping[str, Any] 
             "choice": dict(choice or {}),
         }
     }
-    paid, promise = description[ENTRY]["choice"], description["statement"]
+    paid, statement = description[ENTRY]["choice"], description["statement"]
     if paid.get("epsilon") is not None:
-        promise["plain"] = [*promise["plain"], PAID.format(**paid)]
+        statement["plain"] = [*statement["plain"], PAID.format(**paid)]
     tensors = recipe.combine(load_weights(run, recipe.steps, recorded), rest)
     return to_bytes(tensors, {METADATA: json.dumps(description, sort_keys=True)})
 

@@ -81,12 +81,12 @@ class Loaded:
         count = sum(parameter.numel() for parameter in self.module.parameters())
         statement = self.statement.to_dict()
         epsilon, delta = statement["epsilon"], statement["delta"]
-        promise = (
-            "without a promise"
+        guarantee = (
+            "without a guarantee"
             if not statement["promises"]
             else f"({rounded_up(epsilon)}, {delta!r})-differentially private"
         )
-        return f"Loaded({type(self.module).__name__} of {count:,} parameters to {gives}, {promise})"
+        return f"Loaded({type(self.module).__name__} of {count:,} parameters to {gives}, {guarantee})"
 
     def module_for(self, source: Source) -> tuple[nn.Module, Preparation]:
         """The module and the preprocessing for the records of this source, images or features.
@@ -99,13 +99,14 @@ class Loaded:
                     f"label {label} means {there!r} in the source and {here!r} in the model",
                     "give a source with the classes of the model, in their order",
                 )
-        if source.multilabel == is_exclusive(self.loss):
-            given, own = ("several labels", "one class") if source.multilabel else ("one label", "several labels")
-            problem = f"the source has {given} for each record, but the model predicts {own}"
-            raise SfumatoError(problem, "give a source of the same kind")
-        if (source.tokens is None) == isinstance(self.transform, Tokens):
-            given, taken = ("images", "texts") if source.tokens is None else ("texts", "images")
-            raise SfumatoError(f"the source holds {given}, but the model takes {taken}", f"give a source of {taken}")
+        labels, forms = ("one label for each record", "several labels for each record"), ("images", "texts")
+        for kinds, given, own in (
+            (labels, source.multilabel, not is_exclusive(self.loss)),
+            (forms, source.tokens is not None, isinstance(self.transform, Tokens)),
+        ):
+            if given != own:
+                problem = f"the source has {kinds[given]}, but the model is for {kinds[own]}"
+                raise SfumatoError(problem, "give a source of the same kind")
         if source.cache is None:
             return self.module, self.transform
         contents = source.cache.contents
@@ -278,16 +279,13 @@ def _filled(model: nn.Module, weights: dict[str, torch.Tensor], about: Mapping[s
     reading = Reading.from_dict(about)
     refuse_unreadable(reading, path)
     given = {name: about[name] for name in ("features", "embedding", "test_fraction", "user_from") if name in about}
-    transform, statement = transform_from_dict(about["transform"]), _statement(about, path)
+    transform, statement = transform_from_dict(about["transform"]), _statement(about)
     return Loaded(module=model, transform=transform, reading=reading, statement=statement, **given)
 
 
-def _statement(about: Mapping[str, Any], path: Path) -> Statement | NoGuarantee:
+def _statement(about: Mapping[str, Any]) -> Statement | NoGuarantee:
     """The statement of the file's training. For an aggregate, with the cost of choosing it by private records."""
-    try:
-        found = statement_of(about["statement"])
-    except SfumatoError as error:
-        raise SfumatoError(f"{path}: {error.problem}", error.remedy) from None
+    found = statement_of(about["statement"])
     choice = about.get(ENTRY, {}).get("choice", {})
     if isinstance(found, Statement) and choice.get("epsilon") is not None:
         return replace(found, further=(PAID.format(**choice),))
@@ -298,8 +296,7 @@ def _normalised(model: nn.Module, kind: str | None, weights: Mapping[str, torch.
     """The model with the normalisation that its file describes, for the public examples in the file."""
     if kind is None or hasattr(model, models.EXAMPLES):
         return model
-    found = [value for name, value in weights.items() if name.rpartition(".")[2] == models.EXAMPLES]
-    examples = (found or [torch.zeros(0)])[0] if kind in models.PUBLIC else None
+    examples = next((value for name, value in weights.items() if name.rpartition(".")[2] == models.EXAMPLES), None)
     return models.replace_norms(model, kind, examples, at_once=False)
 
 

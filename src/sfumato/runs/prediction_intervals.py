@@ -125,7 +125,7 @@ def intervals(
     before any output is seen. c is 1 for independent noise. For correlated noise, whose variance in the weights differs
     from step to step, it is `averaging.widening_of`, from the noise's public covariance.
 
-    **Guarantee.** Post-processing of released weights: the promise of the run, at no further cost.
+    **Guarantee.** Post-processing of released weights: the guarantee of the run, at no further cost.
 
     Errors: `SfumatoError` if the run kept too few weights, or for a file made by opa, omv or ema.
     """

@@ -25,7 +25,7 @@ from sfumato.randomness import Noise, RunKey
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.loaded import load
-from sfumato.training.inputs import OnFeatures, features_alone
+from sfumato.training.inputs import features_alone, head_on_features
 from sfumato.training.job import SYNTHETIC, PrivateJob, is_public
 from sfumato.training.preparation.building import noise_named
 
@@ -96,7 +96,7 @@ class Subject:
     @cached_property
     def trained(self) -> nn.Module:
         """The module whose gradient is clipped."""
-        return self.module if self.trunk is None else OnFeatures(self.module, self.trunk.head)
+        return self.module if self.trunk is None else head_on_features(self.module, self.trunk.head)
 
     def gradient(self) -> ClippedGradient | UserGradient:
         """The run's clipped gradient, after its self-check."""
@@ -174,8 +174,6 @@ def from_run(directory: str | PathLike[str], *, model: nn.Module | str | None = 
         raise SfumatoError(f"{run.path} was trained without privacy and has no guarantee", "there is nothing to audit")
     if "embedding" in record:
         raise SfumatoError(f"{run.path} holds a training of embeddings", "audit a run of sfumato train")
-    if "loss" in record["code"]:
-        raise SfumatoError(f"{run.path} was trained with a custom loss", "audit a run with a named loss")
     settings, loaded = Settings.from_dict(record["settings"]), load(directory, model=model)
     module, transform = loaded.module, loaded.transform
     if loaded.features is not None:

@@ -28,10 +28,9 @@ from sfumato.observers.progress import NoProgress, Progress
 from sfumato.privacy import PrivacyPlan
 from sfumato.privacy.unit import Drawn
 from sfumato.randomness import RunKey
-from sfumato.runs import audit_outcomes
 from sfumato.runs import directory as names
-from sfumato.runs.audit_outcomes import SURE, AuditOutcome
 from sfumato.runs.directory import RunDirectory
+from sfumato.runs.published import SURE, AuditOutcome
 from sfumato.search.audit_subject import Residuals, Subject, from_run, with_noise
 from sfumato.training.conclusion import run_report
 from sfumato.training.step import PrivateStep
@@ -374,6 +373,6 @@ def audit_run(
     subject = from_run(directory, model=model)
     outcome = audit_step(subject, observations=observations, confidence=confidence, progress=progress)
     run = RunDirectory(directory)
-    audit_outcomes.save(run, outcome)
+    outcome.save(run)
     write(run / names.REPORT, run_report.report(run).encode(), private=True)
     return outcome

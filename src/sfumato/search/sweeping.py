@@ -27,7 +27,7 @@ from sfumato.report import Evaluation, figure_of
 from sfumato.runs import directory as names
 from sfumato.runs import pins
 from sfumato.runs.directory import RunDirectory
-from sfumato.runs.owner import budgets, sentences, uses
+from sfumato.runs.owner import budgets, uses
 from sfumato.runs.owner.lines import DataIdentity
 from sfumato.runs.run import Run
 from sfumato.search.space import line_of, plain
@@ -382,7 +382,7 @@ def _report_overlaps(trial: AnyTrial, source: Source, progress: Progress) -> Non
     """Report, before anything is spent, which records were used by runs on other data sets."""
     if not source.public:
         earlier = uses.earlier_uses(DataIdentity.from_source(source))
-        for note in sentences.overlap_notes(earlier, trial.options.get("budget")):
+        for note in uses.overlap_notes(earlier, trial.options.get("budget")):
             progress.report(note)
 
 

@@ -21,7 +21,7 @@ from sfumato.experiment.experiment import Decision, Experiment
 from sfumato.randomness import Choice, Dimension, RunKey, Space, draw_settings
 from sfumato.report import curve_of_budgets, figure_of, sweep_panels
 from sfumato.runs.directory import RunDirectory
-from sfumato.runs.owner.codes import refuse_trained_on
+from sfumato.runs.owner.store import refuse_trained_on
 from sfumato.search import space as spaces
 from sfumato.search.space import FIXED, line_of, plain
 from sfumato.training.job import PrivateJob

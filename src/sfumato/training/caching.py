@@ -19,8 +19,8 @@ from sfumato.observers.progress import NoProgress, Progress, default_progress
 from sfumato.randomness import owner_key as own_key
 from sfumato.runs import pins
 from sfumato.runs.checkpoint import stored_materials
-from sfumato.runs.owner import sentences
-from sfumato.runs.owner.codes import refuse_trained_on, remember_public
+from sfumato.runs.owner import uses
+from sfumato.runs.owner.store import refuse_trained_on, remember_public
 from sfumato.training import launch
 from sfumato.training.computing import compute, second_moment, transform_of
 from sfumato.training.parts.public_examples import draw
@@ -228,7 +228,7 @@ def whiten(
     public.require_images("whiten_by")
     remember_public(public)
     refuse_trained_on(source, [public.stored_digest], whitening=spec)
-    if (note := sentences.declared_public_note(public)) is not None:
+    if (note := uses.declared_public_note(public)) is not None:
         (progress or NoProgress()).report(note)
     images, workers = draw(public.train, WHITENED_BY), launch.current_workers()
     moment, digest = torch.zeros(backbone.width, backbone.width, dtype=torch.float64), ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -35,27 +36,19 @@ CPU_KEPT = 1 << 30
 """Largest number of bytes of a cache's features kept in memory: reading single rows from a file is slow."""
 
 
-class OnFeatures(nn.Module):
-    """The classifier of a model with a frozen trunk. Its parameters keep their names in the model.
+def head_on_features(model: nn.Module, head: str) -> nn.Module:
+    """The classifier of a model with a frozen trunk: features (N, D) to logits (N, classes).
+
+    Its parameters keep their names in the model.
 
     Args:
         model: the whole model.
         head: the classifier's name in it, such as `head` or `head.fc`.
     """
-
-    def __init__(self, model: nn.Module, head: str):
-        super().__init__()
-        *outer, last = head.split(".")
-        place: nn.Module = self
-        for name in outer:
-            place.add_module(name, nn.Module())
-            place = place.get_submodule(name)
-        place.add_module(last, model.get_submodule(head))
-        self._head = head
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Features (N, D) to logits (N, classes)."""
-        return self.get_submodule(self._head)(features)
+    inside = model.get_submodule(head)
+    for name in reversed(head.split(".")):
+        inside = nn.Sequential(OrderedDict({name: inside}))
+    return inside
 
 
 # The arguments of `ClippedGradient`: inputs, targets, keys, weights.

@@ -20,20 +20,19 @@ from sfumato.data import Source, SourceSpec
 from sfumato.experiment import to_recipe, users
 from sfumato.experiment.experiment import Experiment, forecast
 from sfumato.experiment.from_keywords import experiment_of, refuse_budget, refuse_others, settings_of
-from sfumato.experiment.settings import Settings, refuse_noise
+from sfumato.experiment.settings import OWN_MODEL, Settings, refuse_noise
 from sfumato.observers.observer import MetricsFile, Observer, ProgressObserver
 from sfumato.observers.progress import NoProgress, Progress, default_progress
 from sfumato.privacy import Ledger, NoGuarantee, NoPrivateData, PrivacyPlan
 from sfumato.randomness import owner_key
 from sfumato.runs import directory as names
 from sfumato.runs.directory import Heading, RunDirectory, remove_temporary
-from sfumato.runs.owner import budgets, codes, sentences, uses
+from sfumato.runs.owner import budgets, store, uses
 from sfumato.runs.owner.lines import DataIdentity
 from sfumato.runs.owner.store import History
 from sfumato.runs.run import PRIVATE, Measured, Run, read
 from sfumato.training import launch
 from sfumato.training.conclusion import finish, run_report
-from sfumato.training.custom.code import CustomCode
 from sfumato.training.job import PrivateJob, PublicJob
 from sfumato.training.loop import Outcome, notify, take_steps
 from sfumato.training.parts.options import OPTIONS, RunOptions, split
@@ -80,13 +79,6 @@ def train(
             that the other copy may have taken are counted as spent (`open_run`).
         choices: fields of `Settings` in place of `settings`; without a plan, of `Experiment`; and
 
-            loss: a name, or a callable that returns a number for outputs (K, classes) and targets of one example's K
-            views, such as `torch.nn.CrossEntropyLoss(label_smoothing=0.1)`: see `CustomCode`. Logits are read with
-            softmax, or with sigmoid for several labels.
-
-            optimizer: a name, a class such as `torch.optim.Adam`, or a callable that makes one from a list of
-            parameters. The schedule multiplies its learning rates.
-
             device, threads, micro_batch, precision: performance; they don't change the guarantee.
 
             keep: number of intermediate weights to save for `sfumato.aggregate` and intervals; None for the default, 0
@@ -106,7 +98,7 @@ def train(
     own_names -= {"choices"}
     refuse_others(Experiment, choices, own_names)
     heading, progress = Heading(title=title), NoProgress() if is_follower() else default_progress(progress)
-    own, name, choices = CustomCode.from_arguments(model, choices)
+    own, name = (model, OWN_MODEL) if isinstance(model, nn.Module) else (None, model)
     options, choices = split(choices)
     machine = Machine(**{one.name: choices.pop(one.name, None) for one in fields(Machine)})
     if plan is None:
@@ -260,7 +252,7 @@ def execute_in_workers(job: Callable[[], PrivateJob | PublicJob], run: RunDirect
 
 def _notes(job: PrivateJob | PublicJob, history: History | None) -> Iterator[str]:
     """Messages for the owner before the run begins."""
-    if (warning := sentences.declared_public_note(job.source)) is not None:
+    if (warning := uses.declared_public_note(job.source)) is not None:
         yield warning
     if isinstance(job, PublicJob):
         return
@@ -269,7 +261,7 @@ def _notes(job: PrivateJob | PublicJob, history: History | None) -> Iterator[str
     yield from (f"note: {note}" for note in job.notes)
     yield from resume.earlier_use_notes(job, history)
     yield from option_notes(job)
-    yield from codes.unlisted_notes(source, pretraining_digests(source, job.settings))
+    yield from store.unlisted_notes(source, pretraining_digests(source, job.settings))
 
 
 def option_notes(job: PrivateJob) -> Iterator[str]:

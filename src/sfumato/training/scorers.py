@@ -14,7 +14,7 @@ from sfumato.data import NextWords
 from sfumato.evaluation import accuracy, embeddings, next_words, recall
 from sfumato.models.losses import NEXT_WORD, is_exclusive
 from sfumato.observers.progress import NoProgress, Progress
-from sfumato.training.inputs import OnFeatures, features
+from sfumato.training.inputs import features, head_on_features
 from sfumato.training.job import Embedding, SourceJob
 from sfumato.training.local import BackboneWithHead
 from sfumato.training.parts.part import Measure
@@ -39,7 +39,7 @@ class Scorer:
             return accuracy.logits(self._shown, records, self._job.transform, self._job.device, places=places)
         with torch.inference_mode():
             chosen = self._features if places is None else self._features[torch.as_tensor(places)]
-            return OnFeatures(self._shown, self._job.trunk.head)(chosen).float().cpu()
+            return head_on_features(self._shown, self._job.trunk.head)(chosen).float().cpu()
 
     def per_example_outputs(self, weights: Mapping[str, Tensor]) -> Tensor:
         """Logits (N, classes) of the model with these weights, on the CPU, for all test records. For released figures.
@@ -50,7 +50,7 @@ class Scorer:
         self._shown.load_state_dict(weights)
         if job.trunk is not None and self._features is not None:
             return accuracy.per_example_logits(
-                OnFeatures(self._shown, job.trunk.head), self._features.split(accuracy.BATCH)
+                head_on_features(self._shown, job.trunk.head), self._features.split(accuracy.BATCH)
             )
         starts = range(0, len(records), accuracy.BATCH)
         taken = (torch.from_numpy(records.take(slice(start, start + accuracy.BATCH))) for start in starts)

@@ -5,7 +5,6 @@ import torch
 from torch import nn
 from torch.func import functional_call, grad, vmap
 
-from sfumato._checks import SfumatoError
 from sfumato.models.norms import NORMS, WSConv2d, normalisation, standardise
 
 # Over which dimensions of (N, C, H, W), or of (N, C), values have mean zero and variance one afterwards.
@@ -42,12 +41,6 @@ def test_all_but_batch_norm_leave_examples_alone(kind, shape):
     alone = layer(batch)[0].clone()
     batch[1:] *= 100
     torch.testing.assert_close(layer(batch)[0], alone)
-
-
-@pytest.mark.parametrize(("kind", "channels"), [("weight", 8), ("layer", 0)])
-def test_what_is_unknown_is_refused(kind, channels):
-    with pytest.raises(SfumatoError, match=r"norm|channels"):
-        normalisation(kind, channels, spatial=True)
 
 
 def test_rows_have_mean_zero_and_variance_one_over_fan_in():

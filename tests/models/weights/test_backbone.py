@@ -84,15 +84,14 @@ def test_timm_says_what_its_networks_expect(tmp_path):
             {},
             "cannot be given checkpoint_path=w.pth, num_classes=2",
         ),
-        ("nowhere", {}, "nor a finished run; write timm:nowhere for the network, or correct the path"),
-        ("runs/a", {"weights": "w.safetensors"}, "nor a finished run; correct the path of the run"),
+        ("nowhere", {}, "nor a finished run; write timm:nowhere or torchvision:nowhere for a network"),
         ("torchvision:resnet18", {"resolution": 0}, "resolution must be at least 1"),
         (
             "torchvision:resnet18",
             {"resolution": 400, "resize": 384},
-            "resize is 384, and the crop of 400 pixels is larger than that; give at least 400, or a smaller resolution",
+            "resize must be at least 400, got 384; give at least the resolution, or a smaller resolution",
         ),
-        ("torchvision:resnet18", {"weights": "none.safetensors"}, "weights 'none.safetensors' are no file"),
+        ("torchvision:resnet18", {"weights": "none.safetensors"}, "none.safetensors does not exist"),
     ],
 )
 def test_refusals_say_what_to_do(name, options, words):
@@ -101,7 +100,7 @@ def test_refusals_say_what_to_do(name, options, words):
 
 
 def test_a_network_that_gives_no_vectors_is_refused():
-    with pytest.raises(SfumatoError, match="fails on images of 3 x 2 x 2"):
+    with pytest.raises(SfumatoError, match="does not map images of 3 x 2 x 2 to one vector each"):
         build_backbone(Architecture(name="torchvision:squeezenet1_0", size=2))
 
 

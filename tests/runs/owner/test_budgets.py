@@ -11,7 +11,7 @@ import pytest
 
 from sfumato import PrivacyPlan, SfumatoError, read_budget, set_budget
 from sfumato.privacy import FixedOrder, FullBatch, User
-from sfumato.runs.owner import budgets, sentences, uses
+from sfumato.runs.owner import budgets, uses
 from sfumato.runs.owner.lines import DataIdentity
 
 
@@ -125,7 +125,7 @@ def test_a_run_is_counted_once_however_often_it_goes_on_on_its_own_records(faces
     assert reserved() == ["a"]
     with pytest.raises(SfumatoError, match="run a is on the list of uses with another plan"):
         use("a", sigma=2.0, budget=faces)
-    with pytest.raises(SfumatoError, match="the run runs/a has another plan in the budget faces"):
+    with pytest.raises(SfumatoError, match="the run runs/a was reserved in the budget faces with another plan"):
         use("a", budget=faces, figures=0.5)
     with pytest.raises(SfumatoError, match="the run runs/a was reserved in the budget faces with other records"):
         use("a", "others", budget=faces)
@@ -160,8 +160,8 @@ def test_eight_processes_at_once_do_not_exceed_the_total(faces, use, whole):
     assert any(process.exitcode for process in processes), "some were refused"
 
 
-def test_a_plan_of_another_unit_is_refused_with_the_budgets_name(faces, use, whole):
-    with pytest.raises(SfumatoError, match="the budget faces is for each single example, but the plan for each single"):
+def test_a_plan_of_another_unit_is_refused(faces, use, whole):
+    with pytest.raises(SfumatoError, match="the budget is for each single example, but the plan for each single"):
         use("a", use=whole(unit=User()), budget=faces)
 
 
@@ -179,7 +179,7 @@ def test_what_does_not_count_in_a_budget_is_said(faces, use, whole):
     data = DataIdentity(("m",))
 
     def said(budget: str | None = faces, sigma: float = 8.0) -> list[str]:
-        return [*sentences.notes_before(data, whole(sigma), seeded=False, budget=budget)]
+        return [*uses.notes_before(data, whole(sigma), seeded=False, budget=budget)]
 
     assert len(said()) == 1
     use("earlier", "m", sigma=3.0)
@@ -210,9 +210,9 @@ def test_plans_of_both_adjacencies_are_composed_for_zero_out(plan):
     for many in ([one, other], [other, one]):
         assert budgets.joint_cost(many) == (pytest.approx(both), 1e-5)
         assert budgets.adjacency_of(many) == "zero-out"
-    assert "under zero-out adjacency, if all were planned in advance" in sentences.earlier_runs_note([one], other)
-    assert "under add-or-remove adjacency" in sentences.earlier_runs_note([one], one)
-    assert "under zero-out adjacency" in sentences.earlier_runs_note([other], other)
+    assert "under zero-out adjacency, if all were planned in advance" in uses.earlier_runs_note([one], other)
+    assert "under add-or-remove adjacency" in uses.earlier_runs_note([one], one)
+    assert "under zero-out adjacency" in uses.earlier_runs_note([other], other)
     assert (budgets.adjacency_of([one, one]), budgets.adjacency_of([other])) == ("add-or-remove", "zero-out")
 
 

@@ -9,7 +9,7 @@ import sfumato
 from sfumato import PrivacyPlan, SfumatoError, embed, open_source, train
 from sfumato.observers.progress import Progress
 from sfumato.privacy import User
-from sfumato.runs.owner import budgets, sentences, uses
+from sfumato.runs.owner import budgets, uses
 from sfumato.runs.owner.lines import DataIdentity
 from sfumato.training.conclusion import run_report
 
@@ -97,7 +97,7 @@ def test_a_changed_set_is_known_by_its_path_whoever_opened_it(tmp_path):
 def use(source, plan, run: str) -> list[str]:
     """Puts a run on the list; the notes that its owner sees before."""
     data = DataIdentity.from_source(source)
-    notes = [*sentences.notes_before(data, plan, seeded=False)]
+    notes = [*uses.notes_before(data, plan, seeded=False)]
     uses.record(data, plan, run=run, name=f"run {run}")
     return notes
 
@@ -113,7 +113,7 @@ def test_another_plan_under_one_identity_is_refused_and_the_list_stays_readable(
 def test_data_that_were_private_are_not_public_without_a_note(tmp_path):
     source = archive(tmp_path / "people.npz", 40)
     use(source, PLAN, "first")
-    note = sentences.declared_public_note(replace(source, public=True))
+    note = uses.declared_public_note(replace(source, public=True))
     assert note is not None
     assert "declared public, but 1 run of yours used them as private" in note
 
@@ -141,7 +141,7 @@ def test_uses_for_users_who_are_told_apart_otherwise_are_never_passed_over_in_si
     count, users, *_ = use(other, FOR_USERS, "third")
     assert count.startswith("note: 2 earlier runs of yours used these data")
     assert told in users
-    public = sentences.declared_public_note(replace(other, public=True, assignment=""))
+    public = uses.declared_public_note(replace(other, public=True, assignment=""))
     assert public is not None
     assert "3 runs of yours used them as private" in public
     data = dict(zip(("material", "pixels"), other.data_digests, strict=True))

@@ -9,8 +9,8 @@ import pytest
 
 from sfumato import SfumatoError, _systems, owner_key, read_budget, set_budget
 from sfumato.runs.owner import store, uses
-from sfumato.runs.owner.codes import disagreements
 from sfumato.runs.owner.lines import DataIdentity
+from sfumato.runs.owner.store import disagreements
 
 A = DataIdentity(("a",))
 

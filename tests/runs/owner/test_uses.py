@@ -10,7 +10,7 @@ import sfumato
 from sfumato import PrivacyPlan, SfumatoError, open_source, owner_key
 from sfumato.data import hold_out
 from sfumato.privacy import PrivateChoice, User
-from sfumato.runs.owner import codes, sentences, uses
+from sfumato.runs.owner import store, uses
 from sfumato.runs.owner.lines import DataIdentity
 
 PLAN = PrivacyPlan.calibrate(examples=40, batch_size=40, steps=2, epsilon=3.0, delta=1e-5)
@@ -76,16 +76,16 @@ def test_figures_and_choices_about_test_images_are_added_up(record):
         "a line that says less takes nothing back"
     )
     assert (len(found.plans), found.other_assignments) == (3, 0), "a choice is no run"
-    (line,) = sentences.figures_sentences(found.figures)
+    (line,) = uses.figures_sentences(found.figures)
     assert line.startswith("4 releases of yours are about test images")
     assert "(1.750, 0)-differentially private" in line
     changed = uses.earlier_uses(DataIdentity(("c",), ("folder:/pictures",))).figures
     assert changed == (("example", 4.0),), "changed data at one place"
-    assert sentences.figures_sentences(changed) == []
+    assert uses.figures_sentences(changed) == []
 
 
 def test_figures_of_images_and_of_persons_are_not_added_up():
-    images, persons = sentences.figures_sentences([("example", 1.0), ("user", 2.0), ("user", 0.5)])
+    images, persons = uses.figures_sentences([("example", 1.0), ("user", 2.0), ("user", 0.5)])
     assert images.startswith("1 release of yours is about test images")
     assert "(1.000, 0)-differentially private" in images
     assert persons.startswith("2 releases of yours are about test images")
@@ -184,7 +184,7 @@ def used(source, run, **options):
 
 
 def notes(source, **options):
-    return [*sentences.overlap_notes(uses.earlier_uses(DataIdentity.from_source(source)), **options)]
+    return [*uses.overlap_notes(uses.earlier_uses(DataIdentity.from_source(source)), **options)]
 
 
 def test_a_part_and_a_changed_copy_of_an_earlier_data_set_are_noticed(images, tmp_path):
@@ -263,7 +263,7 @@ def test_only_the_owner_reads_the_codes_and_public_data_have_none(images, tmp_pa
     opened(tmp_path / "whole.npz", images)
     public = opened(tmp_path / "whole.npz", images, public=True)
     sfumato.train("linear", public, epsilon=3.0, steps=1, directory=tmp_path / "public")
-    folder = tmp_path / "home" / codes.USED
+    folder = tmp_path / "home" / store.USED
     assert not folder.exists()
     how = {"noise_multiplier": 4.0, "batch_size": 10, "steps": 1, "delta": 1e-5}
     run = sfumato.train("linear", f"npz:{tmp_path}/whole.npz", directory=tmp_path / "run", **how)

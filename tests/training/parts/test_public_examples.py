@@ -279,9 +279,12 @@ def test_a_run_does_not_go_on_with_other_public_examples(source, plan, choices, 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"public_data": None, "public_examples": 128}, "no public_data is given; give a public source"),
+        (
+            {"public_data": None, "public_examples": 128},
+            "statistics from public examples; give a public source",
+        ),
         ({"public_examples": 1000}, "has 93 training examples, but 1000 images are needed"),
-        ({"normalisation": "group"}, "normalisation group takes none; give normalisation public-batch"),
+        ({"normalisation": "group"}, "normalisation group takes none; give a public source"),
         ({"normalisation": "batch"}, "normalisation must be one of"),
         ({"public_data": "csv:texts.csv"}, "texts.csv holds texts, but 93 images are needed; give a source of images"),
         ({"public_examples": 0}, "public_examples must be at least 1"),

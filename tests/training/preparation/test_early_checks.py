@@ -31,7 +31,7 @@ CHOICES = [
     ("aggregate_last", 3, "gradients are not taken at an average"),
     ("zoom", 9.0, "zoom must lie between 1 and 4"),
     ("class_prevalence", ("dark=0.5", "light=0.4"), "sum to 0.9, not to 1"),
-    ("normalisation", "public-batch", "no public_data is given"),
+    ("normalisation", "public-batch", "public_data is not given"),
     ("mechanism", "banded", None),
     ("bands", 4, "is for mechanism banded"),
     ("unit", "user", "does not name the user of each record"),
@@ -111,7 +111,10 @@ def test_from_python(folder, unread, choices, words):
     [
         ("train {} --model resnet18", "did you mean resnet-18"),
         ("train {} --class-prevalence dark=0.5 light=0.4", "sum to 0.9"),
-        ("train {} --classes dark light --class-prevalence dark=0.5 bright=0.5", "'bright', which is not a class"),
+        (
+            "train {} --classes dark light --class-prevalence dark=0.5 bright=0.5",
+            "must be one of dark, light; got 'bright'",
+        ),
         ("train {} --examples 50 --batch-size 51", "must be at most 50, got 51"),
         ("train {} --model timm:resnett", "has no model of that name"),
         ("train {} --keep -1", "keep must be at least 1"),

@@ -136,7 +136,7 @@ def _key(path: Path) -> Finding:
 
 def _lists() -> Finding:
     """Whether the owner's lists belong to the key and agree with each other."""
-    from sfumato.runs.owner.codes import disagreements
+    from sfumato.runs.owner.store import disagreements
 
     name = "owner's lists"
     try:

@@ -129,12 +129,9 @@ class WideResNet(nn.Module):
         super().__init__()
         released = one_of("form", form, FORMS) == "de2022"
         one_of("norm", norm, NORMS)
-        if not isinstance(standardise, bool):
-            raise SfumatoError(f"standardise must be True or False, got {standardise!r}", "give True or False")
-        if GROUPS % positive_integer("groups", groups):
-            raise SfumatoError(f"groups must divide {GROUPS}, got {groups}", "give 1, 2, 4, 8 or 16")
+        one_of("standardise", f"{standardise}", ("True", "False"))
+        one_of("groups", f"{groups}", ("1", "2", "4", "8", "16"))
         self.layers = layers = Layers(norm=norm, standardise=standardise, groups=groups, released=released)
-        positive_integer("depth", depth)
         positive_integer("width", width)
         if depth < 10 or (depth - 4) % 6:
             raise SfumatoError(

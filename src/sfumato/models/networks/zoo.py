@@ -9,18 +9,28 @@ were.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from torch import nn
 
-from sfumato._checks import SfumatoError, number
+from sfumato._checks import SfumatoError, number, one_of
 from sfumato.models.pretrained import zero_classifier
 
 PREFIX = "timm:"
 _DECIDED = frozenset({"cache_dir", "checkpoint_path", "img_size", "in_chans", "num_classes", "weights"})
 """Options that users cannot set, like all `pretrained...` options: a statement would not cover what they bring."""
+
+
+def refuse_unlisted(name: str, short: str, listed: Sequence[str], *, library: str) -> None:
+    """Refuses a network whose name a library does not list."""
+    if short not in listed:
+        near = difflib.get_close_matches(short, listed, n=3)
+        raise SfumatoError(
+            f"{name!r}: {library} has no model of that name",
+            f"did you mean {', '.join(near)}" if near else f"the documentation of {library} lists them",
+        )
 
 
 def check(name: str, options: Mapping[str, Any]) -> None:
@@ -29,11 +39,7 @@ def check(name: str, options: Mapping[str, Any]) -> None:
 
     short = name.removeprefix(PREFIX)
     if not timm.is_model(short):
-        near = difflib.get_close_matches(short, timm.list_models(), n=3)
-        raise SfumatoError(
-            f"model {name!r}: timm {timm.__version__} has no model of that name",
-            f"did you mean {', '.join(near)}" if near else "the documentation of timm lists them",
-        )
+        refuse_unlisted(name, short, timm.list_models(), library=f"timm {timm.__version__}")
     refused = sorted(option for option in options if option in _DECIDED or option.startswith("pretrained"))
     if refused:
         listing = ", ".join(f"{option}={options[option]}" for option in refused)
@@ -148,11 +154,7 @@ def create_nf_resnet(depth: int, *, classes: int, channels: int, skipinit: float
     """
     import timm
 
-    if depth not in BLOCKS:
-        raise SfumatoError(
-            f"the depth of an NF-ResNet must be one of {', '.join(map(str, BLOCKS))}, got {depth}",
-            "choose one of these, as in nf-resnet-50",
-        )
+    one_of("the depth of an NF-ResNet", f"{depth}", [*map(str, BLOCKS)], remedy="choose one, as in nf-resnet-50")
     model = timm.create_model(
         "nf_resnet50", depths=BLOCKS[depth], skipinit=True, num_classes=classes, in_chans=channels
     )

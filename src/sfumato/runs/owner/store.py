@@ -1,32 +1,42 @@
-"""The owner's store: a file with a line for every use of private data. No line may be lost or changed.
+"""The owner's store: a file with a line for every use of private data, and lists of keyed codes of records.
 
-It lies next to the owner's key, outside the run directories, so deleting a run directory gives no budget back. Each
-line carries a seal: a code under the owner's key over the line and the previous seal. A sealed count in a second file
-holds the number of lines written so far. It detects a file that lost its end or was restored from an old copy.
+No line may be lost or changed. The store lies next to the owner's key, outside the run directories, so deleting a run
+directory gives no budget back. Each line carries a seal: a code under the owner's key over the line and the previous
+seal. A sealed count in a second file holds the number of lines written so far. It detects a file that lost its end or
+was restored from an old copy.
+
+The lists of codes, one file each, hold records that runs used as private and records that non-private training has
+seen. Without the key the codes reveal nothing. The store records the length of each list.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import io
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypeVar
+
+import numpy as np
 
 from sfumato._checks import SfumatoError, parse_json
-from sfumato._files import lock_exclusively, make_directory, regular_file, sync_directory, write
+from sfumato._files import lock_exclusively, make_directory, regular_file, sync_directory, write, write_errors
 from sfumato._systems import fsync, open_bytes
-from sfumato.randomness import keys
-from sfumato.runs.owner.lines import DataUse, Line, Release, from_dict, now, to_dict
+from sfumato.data import Source, find_known, own_codes
+from sfumato.randomness import keys, owner_key
+from sfumato.runs.owner.lines import CodesListed, DataUse, Line, Release, from_dict, now, to_dict
 
+L = TypeVar("L", bound=Line)
 FILE, COUNT = "uses.jsonl", "lists.json"
 USED, TRAINED_ON = "used-records", "trained-on"
 """The folders of both kinds of lists of record codes. A list is named after the material of its data."""
 SEAL = "seal"
+CODE_BYTES = 32
 LOST_KEY = "lost-key-"
 """The prefix, before the date, of a folder with the lists of a lost key."""
 
@@ -92,6 +102,10 @@ class History:
     def entries(self) -> int:
         """The number of lines ever written."""
         return len(self.lines) + self.lost
+
+    def of(self, kind: type[L]) -> list[L]:
+        """The lines of one kind, in order."""
+        return [line for line in self.lines if isinstance(line, kind)]
 
     def append(self, line: Line) -> None:
         """Append a line. It is durable on disk when this returns."""
@@ -241,3 +255,118 @@ def _is_ours(home: Path) -> bool:
 
 def _code(key: bytes, content: object) -> str:
     return hmac.new(key, b"lists " + json.dumps(content, sort_keys=True).encode(), hashlib.sha256).hexdigest()
+
+
+def add_codes(held: History, folder: str, material: str, now: np.ndarray) -> None:
+    """Add codes uint8 (N, 32) to a list, creating it if necessary. The caller holds the store."""
+    path = held.home / folder / f"{material}.npy"
+    before = read_codes(folder, material)
+    if before is not None and np.array_equal(before, now):
+        return
+    # A list may hold a record twice, so its length does not tell which records it holds.
+    new = now if before is None else now[~np.isin(_as_single_values(now), _as_single_values(before))]
+    if before is not None and not len(new):
+        return
+    kept = new if before is None else np.concatenate([before, new])
+    stored = io.BytesIO()
+    np.save(stored, kept)
+    with write_errors(path):
+        make_directory(path.parent, private=True)
+        write(path, stored.getvalue(), private=True)
+    held.append(CodesListed(path=f"{folder}/{path.name}", count=len(kept)))
+
+
+def read_codes(folder: str, material: str, *, whole: bool = True) -> np.ndarray | None:
+    """The codes uint8 (N, 32) of a list, in memory or memory-mapped; None if there is no such list."""
+    path = keys.home() / folder / f"{material}.npy"
+    try:
+        codes = np.load(regular_file(path), mmap_mode=None if whole else "r", allow_pickle=False)
+        if codes.dtype != np.uint8 or codes.ndim != 2 or codes.shape[1] != CODE_BYTES:
+            raise ValueError
+    except FileNotFoundError:
+        return None
+    except SfumatoError:
+        raise
+    except (OSError, ValueError, EOFError, AttributeError):
+        raise SfumatoError(f"the list of records {path} is damaged", "restore it from a copy") from None
+    return codes
+
+
+def remember_public(source: Source) -> None:
+    """Store the codes of the records that a non-private training is about to see."""
+    codes = own_codes(source.train, owner_key())
+    with locked() as held:
+        # The material covers both parts together: an earlier training may have seen a smaller part of them.
+        add_codes(held, TRAINED_ON, source.stored_digest, codes)
+
+
+def refuse_trained_on(source: Source, materials: Collection[str], *, whitening: str | None = None) -> None:
+    """Refuse weights that were trained without privacy on even one record that is private here.
+
+    Args:
+        source: the private source. Its test part and the records held out for scoring count too: whatever the weights
+            know of them is in every model that starts from these weights.
+        materials: `Source.stored_digest` of what the weights were trained on without privacy.
+        whitening: the public source by whose features those of `source` are whitened, if that is what saw them.
+
+    Errors: `SfumatoError` with the number of such records. It is for the owner alone and appears in no statement.
+    """
+    if source.public:
+        return
+    among = [codes for material in materials if (codes := read_codes(TRAINED_ON, material)) is not None]
+    held = [part for part in (source.train, source.test, source.held_out) if part is not None]
+    parts = [own_codes(part, owner_key()) for part in held] if among else []
+    seen = sum(int(find_known(part, np.concatenate(among)).sum()) for part in parts)
+    if seen or source.stored_digest in materials:
+        what, other = "the pre-trained weights were trained without privacy on", "start from other weights"
+        if whitening is not None:
+            what, other = f"whiten_by {whitening} holds", "give another `whiten_by`"
+        raise SfumatoError(
+            f"{what} {f'{seen} of these {sum(map(len, parts))} private records' if seen else 'these very records'}, "
+            "which are private here",
+            f"leave these records out (sfumato dedup PUBLIC PRIVATE), {other}, or declare the data "
+            "public (`public=True`) if they are",
+        )
+
+
+def unlisted_notes(source: Source, materials: Collection[str]) -> Iterator[str]:
+    """A note for the owner if the records of the non-private training are not listed."""
+    if not source.public and any(read_codes(TRAINED_ON, material) is None for material in materials):
+        yield (
+            "note: the records that the pre-trained weights were trained on without privacy are not listed next to "
+            "your key, so it was not checked whether some of them are private here (sfumato dedup checks it)"
+        )
+
+
+def disagreements(history: History | None = None) -> Iterator[str]:
+    """Entries that the owner's store or the lists have lost, in words.
+
+    **Guarantee.** A store or a list that lost entries, because it is missing or was replaced by an older copy, is named
+    as long as the count or the other file still has them. If all files are restored from the same old copy, they agree,
+    and the loss is not detected.
+
+    Errors: `SfumatoError` if one of them cannot be read.
+    """
+    history = history or read()
+    if not history.counted:
+        yield f"their count ({COUNT}) is missing"
+    elif history.anew:
+        yield f"their count ({COUNT}) was missing and begun anew on {history.anew}, with what was there"
+    if history.lost > bool(history.anew):
+        yield f"{FILE} lacks {history.lost:,} of {history.entries:,} entries"
+    counts = {one.path: one.count for one in history.of(CodesListed)}
+    for path, count in counts.items():
+        codes = read_codes(*path.removesuffix(".npy").split("/"), whole=False)
+        if codes is None:
+            yield f"{path} is gone"
+        elif len(codes) < count:
+            yield f"{path} lacks {count - len(codes):,} of {count:,} entries"
+    if (lacking := len(history.code_lists - counts.keys())) and not history.lost:
+        yield f"{FILE} does not know {lacking} of the lists in {USED} and {TRAINED_ON}"
+    for folder in sorted(history.home.glob(f"{LOST_KEY}*")):
+        yield f"those of a lost key lie in {folder.name}"
+
+
+def _as_single_values(codes: np.ndarray) -> np.ndarray:
+    """Each row as a single value, (N,)."""
+    return np.ascontiguousarray(codes).view(f"V{CODE_BYTES}")[:, 0]

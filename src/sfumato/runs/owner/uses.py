@@ -1,20 +1,31 @@
-"""Which runs used which private data: each use is on the owner's list before its first step, and is found there."""
+"""Which runs used which private data, and what that means for a run, in words.
+
+Each use is on the owner's list before its first step.
+"""
 
 from __future__ import annotations
 
+import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from sfumato._checks import SfumatoError
+from sfumato.data import Source, find_known
 from sfumato.privacy import PrivacyPlan, PrivateChoice
-from sfumato.privacy.statements.display import ceiling
+from sfumato.privacy.statements.display import ceiling, rounded_up
 from sfumato.privacy.unit import Example
-from sfumato.runs.owner import budgets, codes, store
-from sfumato.runs.owner.budgets import joint_costs
+from sfumato.randomness import keys
+from sfumato.runs.owner import budgets, store
+from sfumato.runs.owner.budgets import JointCost, adjacency_of, joint_cost, joint_costs, percent, runs_text
 from sfumato.runs.owner.lines import CHOICE, DataIdentity, DataUse, same_people
 from sfumato.runs.owner.store import History
+
+_NAMED = 3
+"""The most runs that a note names."""
 
 
 def record(
@@ -38,7 +49,7 @@ def record(
         figures: epsilon of the published figures of the test part; None if none will be published.
         budget: the name of the budget in which to reserve the whole plan; None for none. A plan that does not fit is
             refused.
-        seeded: whether the randomness follows from a seed, so that the run promises nothing.
+        seeded: whether the randomness follows from a seed, so that the run has no guarantee.
         history: the owner's list as the run has read it.
 
     **Guarantee.** After the call the use is on disk, in one line with its reservation. No process counts without the
@@ -74,7 +85,7 @@ def record(
         if budget is not None:
             line = budgets.reservation(held, line)
         if now is not None:
-            codes.extend(held, codes.USED, data.data_digests[0], now)
+            store.add_codes(held, store.USED, data.data_digests[0], now)
         held.append(line)
 
 
@@ -87,7 +98,7 @@ def record_choice(data: DataIdentity, choice: PrivateChoice) -> None:
 
 
 def _uses_of_run(history: History, run: str) -> list[DataUse]:
-    return [one for one in history.lines if isinstance(one, DataUse) and one.run == run]
+    return [one for one in history.of(DataUse) if one.run == run]
 
 
 @dataclass(frozen=True)
@@ -100,7 +111,7 @@ class EarlierUses:
         runs: the plan of each run, by identity.
         other_assignments: the number of those runs for users that put other records together. Their losses compose for
             a person who is one user in each run.
-        seeded: the number of seeded runs in `runs`. Their plans count, although they promise nothing.
+        seeded: the number of seeded runs in `runs`. Their plans count, although they have no guarantee.
         figures: (unit, epsilon for each of them in the test part) of each release about test images (a run's figures,
             or a choice).
         others: the lines of all other runs.
@@ -132,7 +143,7 @@ def earlier_uses(data: DataIdentity, history: History | None = None) -> EarlierU
     is then unknown.
     """
     history = history or store.read()
-    used = [one for one in history.lines if isinstance(one, DataUse)]
+    used = history.of(DataUse)
     found = data.matching(used)
     runs, users, seeded = dict[str, PrivacyPlan](), dict[str, list[str]](), set()
     figures = dict[str, tuple[str, float]]()
@@ -188,7 +199,7 @@ def uses_report(data: DataIdentity) -> dict[str, Any]:
         "together": sums,
         "other_assignments": found.other_assignments,
         "by_numbers": len({one.run for one in every if not one.places and one.kind != CHOICE}),
-        "disagreements": [*codes.disagreements(found.history)],
+        "disagreements": [*store.disagreements(found.history)],
     }
 
 
@@ -215,3 +226,221 @@ def _require_material(data: DataIdentity) -> None:
         raise SfumatoError(
             "the source has no material, by which the list of runs recognises its records", "open it with `open_source`"
         )
+
+
+def notes_before(
+    data: DataIdentity,
+    coming: PrivacyPlan,
+    *,
+    seeded: bool,
+    budget: str | None = None,
+    figures: float | None = None,
+    history: History | None = None,
+) -> Iterator[str]:
+    """Notes for the owner before a run on private data starts.
+
+    Args:
+        coming: what the run will release.
+        seeded: whether the run is seeded.
+        budget: the budget in which the run will be reserved.
+        figures: epsilon of the figures that the run will publish.
+        history: the owner's list as the run has read it.
+    """
+    found = earlier_uses(data, history)
+    if budget is not None:
+        yield from _budget_notes(budget, found, coming, figures)
+    if found.plans:
+        yield earlier_runs_note(found.plans, coming, found.seeded + seeded)
+    if found.other_assignments:
+        yield f"note: {other_assignments(found.other_assignments)}"
+    yield from overlap_notes(found, budget)
+    if figures is not None:
+        for line in figures_sentences([*found.figures, (coming.unit.name, figures)]):
+            yield f"note: with this one, {line}"
+    if budget is None:
+        for name in dict.fromkeys(
+            one.budget for one in found.lines if one.budget and set(one.data) & set(data.data_digests)
+        ):
+            yield (
+                f"note: runs on these data count in the budget {name}, but this one does not, since it names no budget"
+            )
+
+
+def disagreement_notes(history: History | None = None) -> Iterator[str]:
+    """A note for the owner if the lists have lost entries. It comes before any total."""
+    if found := [*store.disagreements(history)]:
+        yield (
+            f"note: your lists disagree: {'; '.join(found)}; lost entries are in no total, so every total is too "
+            f"small until {keys.home()} is restored from a copy"
+        )
+
+
+def _budget_notes(name: str, found: EarlierUses, coming: PrivacyPlan, figures: float | None) -> Iterator[str]:
+    """The state of a budget before a run is reserved in it, and the uses of the same data that it does not count."""
+    account, same = budgets.read_budget(name, found.history), set(found.data.data_digests)
+    cost = account.filter.cost(coming, figures)
+    share = cost / account.filter.limit
+    fits = account.filter.fits([*account.costs, cost])
+    would = f"after which {percent(account.used + share)} is used" if fits else "which is too much"
+    yield f"{account.description}; this plan takes {percent(share)}, {would}"
+    if account.reservations and not set(account.reservations[0].data) & same:
+        yield f"note: the budget {name} was first used for other records than these"
+    others = dict[str, set[str]]()
+    for one in found.lines:
+        if one.budget not in (None, name) and set(one.data) & same:
+            others.setdefault(one.budget, set()).add(one.run)
+    for other, its in others.items():
+        yield (
+            f"note: the budget {other} also has {runs_text(len(its))} on these data: each budget counts its own runs, "
+            "and neither total covers both"
+        )
+    counted = {one.run for one in account.reservations}.union(*others.values())
+    apart = [use for one, use in found.runs.items() if one not in counted and use.unit.name == account.filter.unit]
+    if apart:
+        epsilon, delta = joint_cost(apart)
+        is_or_are, comes = ("is", "comes") if len(apart) == 1 else ("are", "come")
+        yield (
+            f"note: {runs_text(len(apart))} of yours on these data {is_or_are} in no budget and {comes} to a further "
+            f"epsilon {rounded_up(epsilon)} at delta {delta!r}"
+        )
+
+
+def overlap_notes(found: EarlierUses, budget: str | None = None) -> Iterator[str]:
+    """Notes about lost lines, and about runs on other data sets that share records with these data.
+
+    Args:
+        budget: the budget of the coming run. Other runs in it count with the coming run, so they get no note.
+
+    **Guarantee.** A run on a data set that shares a record with these data, by either of its codes, is among
+    `found.lines`, in a note, or in the budget, as long as its codes were stored.
+    """
+    yield from disagreement_notes(found.history)
+    counted = {one.run for one in found.others if budget is not None and one.budget == budget}
+    own, common, named = None, np.zeros(0, bool), dict[str, str]()
+    for material in dict.fromkeys(one.data[0] for one in found.others if one.run not in counted):
+        among = store.read_codes(store.USED, material)
+        if among is None or found.data.codes is None:
+            continue
+        own = found.data.codes() if own is None else own
+        if (again := find_known(own, among)).any():
+            common = again | common if len(common) else again
+            others = [one for one in found.others if one.data[0] == material and one.run not in counted]
+            named |= {one.run: one.name for one in others}
+    if not named:
+        return
+    called = [*dict.fromkeys(filter(None, named.values()))]
+    shown = f" ({', '.join([*called[:_NAMED], *(['...'] if len(called) > _NAMED else [])])})" if called else ""
+    share = f"{max(0.1, 100 * common.mean()):.3g}%"
+    yield (
+        f"note: {common.sum():,} of these {len(common):,} records ({share}) {'were' if common.sum() > 1 else 'was'} "
+        f"used by {runs_text(len(named))} of yours on {'other data sets' if len(named) > 1 else 'another data set'}"
+        f"{shown}. No total has both. A record that is in all of them pays for all: leave such records out, or give "
+        "all these runs one budget (sfumato budget)"
+    )
+
+
+def declared_public_note(source: Source, history: History | None = None) -> str | None:
+    """A note if data are declared public that the owner's runs have used as private; else None."""
+    if not source.public or source.published:
+        return None
+    found = earlier_uses(DataIdentity.from_source(source), history)
+    count = len(found.plans)
+    if not count:
+        return None
+    return (
+        f"note: these data are declared public, but {runs_text(count)} of yours used them as private: a model trained "
+        "here gives them no guarantee"
+    )
+
+
+def other_assignments(count: int, which: str = "earlier") -> str:
+    """The text about runs with another assignment of records to users (`EarlierUses.other_assignments`)."""
+    return (
+        f"{count} {which} run{'s' if count > 1 else ''} of yours assigned these records to other users: the total is "
+        "for a person who is one user in each run"
+    )
+
+
+def seeded_suffix(count: int) -> str:
+    """The addition to a total for its seeded runs, starting with "; "; empty if there are none."""
+    if count < 2:
+        return "; 1 run was seeded and has no guarantee" if count else ""
+    return f"; {count} runs were seeded and have no guarantee"
+
+
+def earlier_runs_note(earlier: Sequence[PrivacyPlan], coming: PrivacyPlan, seeded: int = 0) -> str:
+    """A note about the earlier runs on the same data and the joint cost with the coming run.
+
+    Args:
+        seeded: the number of seeded runs, including the coming one.
+    """
+    own, *others = joint_costs([coming, *earlier])
+    count, like = len(earlier), own.runs - 1
+    note = f"note: {count} earlier run{'s' if count > 1 else ''} of yours used these data"
+    if like:
+        under = adjacency_of([use for use in (*earlier, coming) if use.unit.name == own.unit])
+        which = f", {like} of them with a guarantee for each single {own.unit}" if others else ""
+        note += (
+            f"{which}; together with this one they cost epsilon {rounded_up(own.epsilon)} at delta {own.delta!r} under "
+            f"{under} adjacency, if all were planned in advance"
+        )
+    note += seeded_suffix(seeded)
+    return "; ".join(
+        [
+            note,
+            *map(other_unit_text, others),
+            "a copy of the data in another place that was also changed is not counted",
+        ]
+    )
+
+
+def joint_cost_sentences(used: Sequence[PrivacyPlan], plan: PrivacyPlan, seeded: int = 0) -> list[str]:
+    """The joint cost of all runs on the same data, for each unit separately; empty for a single run.
+
+    Args:
+        used: all uses, including that of `plan`.
+        seeded: the number of seeded runs among them.
+    """
+    own = [use for use in used if use.unit.name == plan.unit.name]
+    others = joint_costs([use for use in used if use.unit.name != plan.unit.name])
+    of_others = [f"On the same data {other_unit_text(other)}." for other in others]
+    if len(own) < 2:
+        return of_others
+    epsilon, delta = joint_cost(own)
+    one = "an example that" if plan.users is None else "a person who"
+    total = (
+        f"At least {len(own)} runs of yours have used these data. Together they are ({rounded_up(epsilon)}, {delta!r})-"
+        f"differentially private under {adjacency_of(own)} adjacency for {one} is in all of them, if all were planned "
+        f"in advance{seeded_suffix(seeded)}. A copy of the data in another place that was also changed is not counted."
+    )
+    return [total, *of_others]
+
+
+def figures_sentences(figures: Sequence[tuple[str, float]]) -> list[str]:
+    """The joint cost of several releases about test images, in a sentence for each unit; empty for a single release.
+
+    Args:
+        figures: (unit, epsilon) of each release.
+    """
+    found = []
+    for unit, who in (("example", "an image that"), ("user", "a person who")):
+        epsilons = [epsilon for of, epsilon in figures if of == unit]
+        if epsilons and len(figures) > 1:
+            are = "s of yours are" if len(epsilons) > 1 else " of yours is"
+            found.append(
+                f"{len(epsilons)} release{are} about test images of these data (a run's published figures, or the "
+                f"choice of an aggregate), together ({rounded_up(math.fsum(epsilons))}, 0)-differentially private "
+                f"under add-or-remove adjacency for {who} was in the test part each time; what is trained on it "
+                "elsewhere comes on top."
+            )
+    return found
+
+
+def other_unit_text(other: JointCost) -> str:
+    """The text about runs with another unit, whose figures do not add up with these."""
+    many, who = other.runs > 1, "a person" if other.unit == "user" else "an example"
+    return (
+        f"{other.runs} run{'s' if many else ''} with a guarantee for each single {other.unit} "
+        f"{'come' if many else 'comes'} to epsilon {rounded_up(other.epsilon)} at delta {other.delta!r} for that, "
+        f"which sfumato cannot add to the total: {who} that is in both pays for both"
+    )

@@ -76,7 +76,7 @@ class RunOptions:
         """Refuse a budget that is unknown, or that cannot account for the plan and the published figures."""
         check_budget(self.budget, public=source.public, seed=seed)
         if self.budget is not None:
-            budgets.cost_of(budgets.read_budget(self.budget), plan, self.report_epsilon)
+            budgets.read_budget(self.budget).filter.cost(plan, self.report_epsilon)
 
 
 OPTIONS = tuple(option.name for option in fields(RunOptions))

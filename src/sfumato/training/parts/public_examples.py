@@ -15,7 +15,7 @@ from sfumato._checks import SfumatoError
 from sfumato.data import Part, Preparation, Source, find_known, open_source, own_codes
 from sfumato.experiment.settings import Settings
 from sfumato.randomness import owner_key
-from sfumato.runs.owner import sentences
+from sfumato.runs.owner import uses
 
 DRAWN_BY = 0
 """The public seed for drawing among a source's training examples; the draw only depends on their number."""
@@ -96,7 +96,7 @@ class PublicNormalisation:
 
     def notes(self, source: Source) -> Iterator[str]:
         """Messages about private records among them."""
-        if (note := sentences.declared_public_note(self.public.source)) is not None:
+        if (note := uses.declared_public_note(self.public.source)) is not None:
             yield note
         if self.excluded is not None:
             yield (

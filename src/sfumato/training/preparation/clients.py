@@ -20,7 +20,7 @@ from sfumato.experiment.clients import EmbeddingDecision, PublicDecision, refuse
 from sfumato.experiment.settings import Settings
 from sfumato.privacy import FixedOrder, PrivacyPlan, User
 from sfumato.randomness import RunKey
-from sfumato.runs.owner.codes import refuse_trained_on
+from sfumato.runs.owner.store import refuse_trained_on
 from sfumato.training.clients import updates_of
 from sfumato.training.job import MICRO_BATCH, Embedding, PrivateJob, PublicJob
 from sfumato.training.local import BackboneWithHead

@@ -19,7 +19,7 @@ from sfumato.runs import pins, published, releases
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.openings import open_run
-from sfumato.runs.owner import codes, sentences, store, uses
+from sfumato.runs.owner import store, uses
 from sfumato.runs.owner.store import History
 from sfumato.training.job import PUBLIC, UNTRAINED, Job, PlannedJob, PrivateJob, PublicJob, lengths
 from sfumato.training.loop import Outcome, take_steps
@@ -47,7 +47,7 @@ def begin(job: Job, run: RunDirectory, history: History | None = None) -> None:
         if isinstance(job, PlannedJob):
             record_use(job, run, identity, history)
         elif isinstance(job, PublicJob) and job.uses_data:
-            codes.remember_public(job.source)
+            store.remember_public(job.source)
 
 
 def owner_history(job: Job) -> History | None:
@@ -65,7 +65,7 @@ def record_use(job: PlannedJob, run: RunDirectory, identity: str, history: Histo
 def earlier_use_notes(job: PlannedJob, history: History | None) -> Iterator[str]:
     """Messages about the owner's other runs on these records; none for public records."""
     if history is not None:
-        yield from sentences.notes_before(job.identity, job.plan, history=history, **job.listed)
+        yield from uses.notes_before(job.identity, job.plan, history=history, **job.listed)
 
 
 def _begin_ledger(job: PlannedJob, fresh: RunDirectory, record: Mapping[str, Any]) -> str:
@@ -82,7 +82,7 @@ def compare(job: Job, run: RunDirectory, *, resuming: bool = True) -> None:
     """Refuse to resume or end a run with a job that differs from its record, naming the difference.
 
     Performance and NumPy's random draws only matter if more steps are taken (`resuming`). The rest of the environment,
-    and the code of a model, loss or optimizer, may differ: a repeated step gives the same release or none.
+    and the code of a model, may differ: a repeated step gives the same release or none.
     """
     recorded = run.read_json(names.SETTINGS)
     present, where = job.record(recorded.get("run", "")), str(run.path)
@@ -90,7 +90,6 @@ def compare(job: Job, run: RunDirectory, *, resuming: bool = True) -> None:
     require_kind(run, present.get("kind"))
     if resuming:
         compare_draws(recorded, present, where=where)
-    pins.require_same("code", recorded.get("code", {}), present.get("code", {}), remedy=again, where=where)
     if isinstance(job, PlannedJob):
         pins.require_same("plan", run.read_json(names.PLAN), job.plan.to_dict(), remedy=again, where=where)
     for name, value in job.step_facts.items():
