@@ -222,7 +222,7 @@ def _checked(
     arrays = {renamed.get(name, name): array for name, array in arrays.items()}
     for name in columns:
         _, *side = name.partition("_")
-        arrays[name] = checked_column(arrays[name], name, where, len(arrays["x" + "".join(side)]))
+        arrays[name] = _column(arrays[name], name, where, len(arrays["x" + "".join(side)]))
     return arrays, _names(listed, where)
 
 
@@ -236,11 +236,13 @@ def _require_forms(arrays: dict[str, np.ndarray], where: str, order: Order) -> t
     for images, labels in zip(wanted[::2], wanted[1::2], strict=True):
         if not _are_texts(arrays[images], order.declared.texts):
             _require_images(arrays[images], f"{images} of {where}", order.declared.pixels.levels)
-        _require_labels(arrays[labels], f"{labels} of {where}")
+        given = arrays[labels]
+        if given.ndim not in (1, 2) or 0 in given.shape[1:] or given.dtype.kind not in "iubf":
+            raise malformed(f"{labels} of {where}", given, _LABELS, _WHOLE)
         count = len(arrays[images])
-        if len(arrays[labels]) != count:
-            wanted_labels = f"{count} labels, one for each image"
-            raise malformed(f"{labels} of {where}", arrays[labels], wanted_labels, "save one label for each image")
+        if len(given) != count:
+            one_each = f"{count} labels, one for each image"
+            raise malformed(f"{labels} of {where}", given, one_each, "save one label for each image")
         refuse_empty(count, f"{images} of {where}")
     return wanted, columns
 
@@ -280,11 +282,6 @@ def _images(images: np.ndarray, name: str, where: str, levels: Levels | None) ->
             raise out_of_range(f"image {index} of {name} of {where}", value)
         result[index] = np.rint(255 * image.astype(np.float64))
     return result
-
-
-def _require_labels(labels: np.ndarray, name: str) -> None:
-    if labels.ndim not in (1, 2) or 0 in labels.shape[1:] or labels.dtype.kind not in "iubf":
-        raise malformed(name, labels, _LABELS, _WHOLE)
 
 
 def _labels(labels: np.ndarray, name: str, where: str) -> np.ndarray:
@@ -446,35 +443,21 @@ def columns_among(members: dict[str, str], sides: Sequence[str], where: str) -> 
     return columns
 
 
-def checked_column(column: np.ndarray, name: str, where: str, images: int) -> np.ndarray:
-    """A checked column (N,): users and groups as text in composed form."""
-    title = f"{name} of {where}"
-    if name.startswith("users"):
-        return _users(column, title, images)
-    numbers, groups = numbered(_texts(column, title, images))
-    return np.array([to_nfc(name) for name in groups], np.str_)[numbers]
-
-
-def _users(users: np.ndarray, title: str, images: int) -> np.ndarray:
-    """Text (N,), the user of each image."""
-    if users.ndim == 2:
-        for row, row_users in enumerate(users.tolist()):
-            if len(named := [str(name) for name in row_users if str(name)]) > 1:
+def _column(column: np.ndarray, name: str, where: str, images: int) -> np.ndarray:
+    """Users or groups, text (N,) in composed form. Whole numbers become decimal digits, as in a table."""
+    title, of_users = f"{name} of {where}", name.startswith("users")
+    if of_users and column.ndim == 2:
+        for row, users in enumerate(column.tolist()):
+            if len(named := [str(user) for user in users if str(user)]) > 1:
                 refuse_several(SEPARATOR.join(named), f"image {row} of {title}")
-    numbers, names = numbered(_texts(users, title, images))
-    for name, row in zip(names, np.unique(numbers, return_index=True)[1].tolist(), strict=True):
-        refuse_several(name, f"image {row} of {title}")
-    return np.array([user_name(name) for name in names], np.str_)[numbers]
-
-
-def _texts(texts: np.ndarray, title: str, images: int) -> np.ndarray:
-    """Text (N,). Whole numbers become decimal digits, so that an archive names users like a table."""
-    if texts.shape != (images,) or texts.dtype.kind not in "iuU":
+    if column.shape != (images,) or column.dtype.kind not in "iuU":
         wanted = f"{images} whole numbers or texts, one for each image"
-        raise malformed(title, texts, wanted, "save numpy.array(['ann', 'bob', ...]), or numbers")
-    texts = texts.astype(np.str_)
-    for name in np.unique(texts).tolist():
-        if not name.strip():
-            raise missing(f"image {np.flatnonzero(texts == name)[0]} of {title}", "name")
-        refuse_unwritable(name, f"{title}: the name")
-    return texts
+        raise malformed(title, column, wanted, "save numpy.array(['ann', 'bob', ...]), or numbers")
+    numbers, names = numbered(column.astype(np.str_))
+    for text, row in zip(names, np.unique(numbers, return_index=True)[1].tolist(), strict=True):
+        if not text.strip():
+            raise missing(f"image {row} of {title}", "name")
+        refuse_unwritable(text, f"{title}: the name")
+        if of_users:
+            refuse_several(text, f"image {row} of {title}")
+    return np.array([user_name(text) if of_users else to_nfc(text) for text in names], np.str_)[numbers]
