@@ -280,6 +280,14 @@ def _from_profile(profile: bytes, mode: str) -> ImageCms.ImageCmsTransform | Non
         return None
 
 
+def to_bytes(image: np.ndarray, name: str, remedy: str = "give uint8 from 0 to 255, or scale to [0, 1]") -> np.ndarray:
+    """An image of numbers in [0, 1] as uint8. Refuses other numbers."""
+    if not (image.min(initial=0) >= 0 and image.max(initial=0) <= 1):  # true for NaN as well
+        value = next(number for number in image.ravel().tolist() if not 0 <= number <= 1)
+        raise SfumatoError(f"{name} holds {value:g}, outside [0, 1]", remedy)
+    return np.rint(255 * image.astype(np.float64)).astype(np.uint8)
+
+
 def prepare_array(images: np.ndarray, *, size: int, channels: int) -> np.ndarray:
     """Prepares images uint8 (N, H, W, C) like `prepare`: uint8 (N, size, size, channels).
 

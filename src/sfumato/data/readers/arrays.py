@@ -20,7 +20,7 @@ from sfumato.data import classes as class_lists
 from sfumato.data import paths
 from sfumato.data.classes import missing, no_class, refuse_unwritable, renumber_labels, to_nfc, user_name
 from sfumato.data.declared import Labels, Order, Texts, check_size
-from sfumato.data.decoding import prepare_array
+from sfumato.data.decoding import prepare_array, to_bytes
 from sfumato.data.levels import Levels, undeclared
 from sfumato.data.readers.listing import refuse_empty
 from sfumato.data.readers.table import load_numbers
@@ -76,18 +76,15 @@ def _open_archive(file: Path, where: str) -> Iterator[zipfile.ZipFile]:
     with path_errors(where, "correct the path after npz:", "give the .npz file, or use folder:"):
         refuse_special(paths.status(file), where)
         with file.open("rb") as stream:
-            if not zipfile.is_zipfile(stream):
-                raise SfumatoError(f"{where} is not an npz archive, or is truncated", "write it with numpy.savez")
             try:
                 with zipfile.ZipFile(stream) as archive:
                     yield archive
             except SfumatoError:
                 raise
             except MemoryError:
-                problem = f"{where} unpacks to more than the free memory"
-                raise SfumatoError(problem, "free some, or save less") from None
+                raise SfumatoError(f"{where} unpacks to more than the free memory", "free some") from None
             except Exception:  # zipfile, its decoders and the reading of headers raise a dozen types
-                raise SfumatoError(f"{where} is broken", "write it again with numpy.savez") from None
+                raise SfumatoError(f"{where} is not a whole npz archive", "write it with numpy.savez") from None
 
 
 def _headers(archive: zipfile.ZipFile, members: dict[str, str], where: str) -> dict[str, np.ndarray]:
@@ -125,11 +122,6 @@ def malformed(name: str, array: np.ndarray, wanted: str, remedy: str) -> Sfumato
     return SfumatoError(f"{name} must be {wanted}, got {array.dtype} {array.shape}", remedy)
 
 
-def out_of_range(name: str, value: float) -> SfumatoError:
-    """The error for a floating-point image with a value outside [0, 1]."""
-    return SfumatoError(f"{name} holds {value:g}, outside [0, 1]", "give uint8 from 0 to 255, or scale to [0, 1]")
-
-
 def parts_from_arrays(arrays: dict[str, np.ndarray], order: Order, *, where: str, **reading: Any) -> Parts:
     """The parts of arrays with the names of an archive: see `load`.
 
@@ -160,8 +152,7 @@ def parts_from_arrays(arrays: dict[str, np.ndarray], order: Order, *, where: str
     keywords = {"classes_listed": listed, "has_own_split": has_own_split, **reading}
     if of_texts:
         if multilabel:
-            problem = f"{where} has several labels for each text"
-            raise SfumatoError(problem, "give one; several labels are for images only")
+            raise SfumatoError(f"{where} has several labels for each text", "give one for each")
         for name in ("y_train", "y_test"):
             arrays[name] = class_lists.renumber_labels(arrays[name], names or classes, declared.classes, where)
         return load_numbers(arrays, order, where, classes=classes, **keywords)
@@ -179,8 +170,8 @@ def _by_class(arrays: dict[str, np.ndarray], names: tuple[str, ...], order: Orde
     check_by_class(order.declared, where, has_own_split="x" not in arrays, user_field=user_array)
     for name in names:
         refuse_several(name, f"class {name!r}, which is one user,")
-    labels = {name.replace("y", "users", 1): array for name, array in arrays.items() if name.startswith("y")}
-    return arrays | {name: np.array(names)[array] for name, array in labels.items()}
+    labels = [(name, array) for name, array in arrays.items() if name.startswith("y")]
+    return arrays | {name.replace("y", "users", 1): np.array(names)[array] for name, array in labels}
 
 
 def _split(arrays: dict[str, np.ndarray], order: Order) -> dict[str, np.ndarray]:
@@ -277,10 +268,7 @@ def _images(images: np.ndarray, name: str, where: str, levels: Levels | None) ->
         return images.astype(images.dtype.newbyteorder("="))
     result = np.empty(images.shape, np.uint8)
     for index, image in enumerate(images):
-        if not (image.min(initial=0) >= 0 and image.max(initial=0) <= 1):  # true for NaN as well
-            value = next(number for number in image.ravel().tolist() if not 0 <= number <= 1)
-            raise out_of_range(f"image {index} of {name} of {where}", value)
-        result[index] = np.rint(255 * image.astype(np.float64))
+        result[index] = to_bytes(image, f"image {index} of {name} of {where}")
     return result
 
 
@@ -336,8 +324,7 @@ def _several(
         declared.require_columns(names, where)
         places = [names.index(name) for name in chosen]
         arrays = arrays | {name: array[:, places] for name, array in matrices.items()}
-    named = chosen or names
-    return arrays, named or tuple(str(number) for number in range(width)), named is not None
+    return arrays, chosen or names or tuple(map(str, range(width))), (chosen or names) is not None
 
 
 def _classes(

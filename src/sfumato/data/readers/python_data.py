@@ -25,7 +25,7 @@ from sfumato.data import decoding
 from sfumato.data.classes import declared_names, notes_on_parts, part_by_name, test_part
 from sfumato.data.declared import Order
 from sfumato.data.kinds import KINDS, parse
-from sfumato.data.readers.arrays import malformed, out_of_range, parts_from_arrays
+from sfumato.data.readers.arrays import malformed, parts_from_arrays
 from sfumato.data.readers.files import load_files
 from sfumato.data.readers.listing import ListingBuilder, refuse_empty
 from sfumato.data.record_users import refuse_several
@@ -405,13 +405,8 @@ def _as_image(image: Any, name: str) -> Image.Image:
     if 0 in array.shape or not (plane or (array.ndim == 3 and array.shape[2] == 3)):
         raise malformed(f"the image of {name}", array, "(H, W), or (H, W, 3) in colour", _ITEMS)
     if array.dtype.kind == "f":
-        if not (array.min() >= 0 and array.max() <= 1):  # true for NaN as well
-            value = next(number for number in array.ravel().tolist() if not 0 <= number <= 1)
-            raise SfumatoError(
-                out_of_range(f"the image of {name}", value).problem,
-                "give the data set without Normalize: images are scaled here by public constants",
-            )
-        array = np.rint(255 * array.astype(np.float64)).astype(np.uint8)
+        remedy = "give the data set without Normalize: images are scaled here by public constants"
+        array = decoding.to_bytes(array, f"the image of {name}", remedy)
     if array.dtype == np.uint8 or (array.dtype == np.uint16 and plane):
         return Image.fromarray(np.ascontiguousarray(array))
     raise malformed(f"the image of {name}", array, "bytes or numbers in [0, 1]", _ITEMS)
