@@ -270,13 +270,12 @@ class Settings(NestedChoices):
 
         descent, averages = self.descent, self.averages
         optim.check_schedule(descent.schedule, steps=steps, warmup=descent.warmup)
-        if descent.optimizer != optim.OWN:  # a custom one is checked when it is made
-            optim.check(
-                descent.optimizer,
-                learning_rate=descent.learning_rate,
-                momentum=descent.momentum,
-                weight_decay=descent.weight_decay,
-            )
+        optim.check(
+            descent.optimizer,
+            learning_rate=descent.learning_rate,
+            momentum=descent.momentum,
+            weight_decay=descent.weight_decay,
+        )
         if averages.aggregate_last is None:
             EMA(averages.ema, averages.ema_form)
         if averages.aggregate is not None and steps is not None and averages.aggregate_from >= steps:

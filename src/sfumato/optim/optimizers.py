@@ -12,8 +12,6 @@ from torch import Tensor
 from sfumato._checks import SfumatoError, below_one, not_negative, one_of, positive
 
 NAMES = ("sgd", "momentum", "adam", "adamw", "lamb")
-OWN = "own"
-"""The name in settings of an optimizer that the caller's code provides."""
 FACTOR = "factor"
 """Key in a parameter group for its multiplier of the learning rate."""
 

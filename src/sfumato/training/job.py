@@ -21,10 +21,8 @@ from sfumato.models import Trunk
 from sfumato.privacy import ClippedWithoutNoise, NoGuarantee, NoPrivateData, User
 from sfumato.runs import directory as names
 from sfumato.runs import pins
-from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.owner.lines import DataIdentity
-from sfumato.training.custom.code import CustomCode
 from sfumato.training.parts.public_examples import PublicNormalisation
 from sfumato.training.planned import Job, PlannedJob
 from sfumato.training.weights import average_for, optimizer_for, set_rate, training_over
@@ -88,7 +86,6 @@ class SourceJob(Job):
     Args:
         source, settings: as given.
         transform: maps stored images to the model's inputs.
-        own: the user's own code.
         trunk: the frozen first part of the module, whose features are computed once; else None.
         request: the user's request as plain data (source and its options).
         embedding: the facts of a training of embeddings; else None.
@@ -97,7 +94,6 @@ class SourceJob(Job):
     source: Source
     settings: Settings
     transform: Preparation
-    own: CustomCode = field(default_factory=CustomCode)
     trunk: Trunk | None = None
     request: Mapping[str, Any] = field(default_factory=dict)
     embedding: Embedding | None = None
@@ -127,7 +123,7 @@ class SourceJob(Job):
 
     def optimizer(self) -> torch.optim.Optimizer:
         """A new optimizer, as the settings name it."""
-        return optimizer_for(self.module, self.settings.descent, self.own.optimizer)
+        return optimizer_for(self.module, self.settings.descent)
 
     @cached_property
     def _multiplier(self) -> Callable[[int], float]:
@@ -148,12 +144,6 @@ class SourceJob(Job):
         """Recompute the moments of public examples."""
         models.refresh(self.module)
 
-    def restore(self, checkpoint: Checkpoint, optimizer: torch.optim.Optimizer, *, where: str) -> dict[str, Tensor]:
-        """As of `Job`."""
-        if self.own.optimizer is not None:  # its initial state is part of the run's digests
-            return checkpoint.restore(self.module, optimizer, self.device)
-        return super().restore(checkpoint, optimizer, where=where)
-
     @property
     def model_facts(self) -> dict[str, Any]:
         """Additional facts for the model file."""
@@ -172,7 +162,7 @@ class SourceJob(Job):
             "performance": self.performance.to_dict(),
             "environment": pins.environment(),
             "transform": self.transform.to_dict(),
-            "code": self.own.names,
+            "code": {},  # kept: the ledger commits to each field
             **self.step_facts,
         }
 

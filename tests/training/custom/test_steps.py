@@ -573,6 +573,11 @@ def test_a_step_knows_its_epoch_and_what_was_spent_so_far(data, tmp_path):
     assert [step.epoch for step in run] == [1, 1, 1, 2, 2, 3, 3, 3, 4, 4, 5, 5]
 
 
+class Sharp(torch.optim.SGD):
+    def step(self, closure=None):
+        return closure()  # type: ignore[misc] - there is none
+
+
 class Odd(torch.optim.SGD):
     def step(self, closure=None):
         super().step()
@@ -591,6 +596,7 @@ def _moved(model):
 OPTIMIZERS = {
     "a state that no checkpoint holds": (lambda model: Odd(model.parameters(), lr=0.1), "holds a set"),
     "a closure": (lambda model: torch.optim.LBFGS(model.parameters()), r"LBFGS\.step needs closure"),
+    "losses": (lambda model: Sharp(model.parameters()), "Sharp fails on a step with gradients alone: TypeError"),
     "momentum of plain gradients": (_moved, "already has a state, such as momentum of plain gradients"),
 }
 

@@ -157,9 +157,7 @@ def settings_facts(record: Mapping[str, Any]) -> dict[str, Any]:
     if record.get("kind") == OWN_LOOP:
         groups = {name: value for group in record["optimizer"]["groups"] for name, value in group.items()}
         return {"model": record["model"]["name"], "optimizer": record["optimizer"]["name"], **groups}
-    choices = publishable_settings(dict(record["settings"])) | record.get("code", {})
-    if "optimizer" in record.get("code", {}):  # the own optimizer has them itself
-        choices = {name: value for name, value in choices.items() if name not in ("momentum", "weight_decay")}
+    choices = publishable_settings(dict(record["settings"]))
     clients: dict[str, Any] = dict(record.get("embedding", {}))
     if not clients:
         return image_facts(record) | choices | backbone_facts(record)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,7 +11,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sfumato import _devices
 from sfumato._checks import SfumatoError
@@ -19,7 +21,7 @@ from sfumato.models.description import OWN_LOOP
 from sfumato.observers.progress import Progress
 from sfumato.randomness import NoiseState, RunKey
 from sfumato.runs import pins
-from sfumato.runs.checkpoint import MOVING, Checkpoint
+from sfumato.runs.checkpoint import MOVING, Checkpoint, roundtrip
 from sfumato.runs.owner.lines import DataIdentity
 from sfumato.training.custom.records import LoopRecords
 from sfumato.training.inputs import dropout_keys
@@ -214,4 +216,56 @@ def refuse_unready(optimizer: torch.optim.Optimizer, with_state: Sequence[Any]) 
         raise SfumatoError(
             f"no private step can be taken under torch.{'inference_mode()' if frozen else f'device({default})'}",
             "use it for the body's own evaluation alone; a model on a device is model.to(device)",
+        )
+
+
+def refuse_unfit(optimizer: torch.optim.Optimizer) -> None:
+    """Refuse an optimizer that already has a state, needs more than gradients, or whose state cannot be saved.
+
+    A copy is tried on small synthetic parameters; the optimizer itself stays unchanged.
+
+    **Guarantee.** The optimizer holds nothing of earlier gradients when the run begins: momentum of gradients from a
+    loop over the same records without noise would be released with the model.
+    """
+    name, remedy = type(optimizer).__name__, "give an optimizer that only needs gradients, such as torch.optim.AdamW"
+    _, *given = inspect.signature(type(optimizer).step).parameters.values()  # schedulers wrap the instance's method
+    needed = [one.name for one in given if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD]
+    if needed:
+        raise SfumatoError(
+            f"{name}.step needs {', '.join(needed)}: it would compute further losses within a step, without clipping "
+            "and noise",
+            remedy,
+        )
+    if any(float(one.get("step", 1)) for one in optimizer.state.values() if one):
+        raise SfumatoError(
+            f"the optimizer {name} already has a state, such as momentum of plain gradients",
+            "make a new one over the model's parameters for this run",
+        )
+    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    most = None if optimizer.state else 2  # an existing state has the parameters' shapes
+    small = {id(one): nn.Parameter(torch.ones([min(most or n, n) for n in one.shape])) for one in parameters}
+    trial = copy.deepcopy(optimizer, dict(small))  # deepcopy's memo replaces the parameters by the small ones
+    for one in small.values():
+        one.grad = torch.ones_like(one)
+    try:
+        type(trial).step(trial)
+    except Exception as error:
+        why = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise SfumatoError(f"{name} fails on a step with gradients alone: {why}", remedy) from error
+    roundtrip(trial.state_dict())
+
+
+def refuse_foreign(optimizer: torch.optim.Optimizer, trained: Mapping[str, Tensor]) -> None:
+    """Refuse an optimizer whose parameters are not exactly the trained ones."""
+    moved = {id(one) for group in optimizer.param_groups for one in group["params"]}
+    if foreign := len(moved - {id(one) for one in trained.values()}):
+        raise SfumatoError(
+            f"the optimizer has {foreign} tensors that are not trainable parameters of the model",
+            "make it over the parameters of this model: optimizer(model.parameters(), ...)",
+        )
+    if missing := [name for name, one in trained.items() if id(one) not in moved]:
+        raise SfumatoError(
+            f"the optimizer leaves out {len(missing)} trainable parameters of the model, such as {missing[0]}, which "
+            "would cost privacy without being trained",
+            "give it all of them, or set requires_grad=False for those that are not trained",
         )

@@ -35,8 +35,7 @@ from sfumato.runs.directory import RunDirectory, remove_temporary
 from sfumato.runs.owner.lines import BY_NUMBERS
 from sfumato.training import loop
 from sfumato.training.conclusion.finish import conclude
-from sfumato.training.custom.job import LOOP, LoopJob, LoopSteps
-from sfumato.training.custom.optimizers import refuse_foreign, refuse_unfit
+from sfumato.training.custom.job import LOOP, LoopJob, LoopSteps, refuse_foreign, refuse_unfit
 from sfumato.training.custom.records import LoopRecords
 from sfumato.training.custom.users import gradient_of
 from sfumato.training.preparation import resume

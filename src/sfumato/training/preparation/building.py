@@ -23,7 +23,6 @@ from sfumato.privacy.clipping import refuse_without_grid
 from sfumato.randomness import Noise, RunKey
 from sfumato.runs import checkpoint
 from sfumato.runs.checkpoint import stored_materials
-from sfumato.training.custom.code import CustomCode
 from sfumato.training.parts.public_examples import PublicExamples
 from sfumato.training.preparation.start import Start
 
@@ -265,7 +264,9 @@ def precision_of(start: Start) -> str:
     return start.machine.precision or (recorded.precision if recorded else FLOAT32)
 
 
-def with_precision(start: Start, source: Source, settings: Settings, own: CustomCode) -> tuple[Start, tuple[str, ...]]:
+def with_precision(
+    start: Start, source: Source, settings: Settings, own_model: nn.Module | None
+) -> tuple[Start, tuple[str, ...]]:
     """Sets the default precision if none was requested. Returns the start and messages for the owner.
 
     The default is bfloat16 if the device supports it in hardware and a whole network is trained, which costs no
@@ -274,21 +275,20 @@ def with_precision(start: Start, source: Source, settings: Settings, own: Custom
     if start.machine.precision is not None or start.unfinished.recorded is not None:
         return start, ()
     device = _devices.select(start.machine.device)
-    if not (_devices.has_bfloat16(device) and trains_whole_network(source, settings, own)):
+    if not (_devices.has_bfloat16(device) and trains_whole_network(source, settings, own_model)):
         return start, ()
     how = f'in hardware on {device}; for float32 give --precision float32, or precision="float32" in Python'
     return replace(start, machine=replace(start.machine, precision=BFLOAT16)), (f"precision is bfloat16 ({how})",)
 
 
-def trains_whole_network(source: Source, settings: Settings, own: CustomCode) -> bool:
-    """Whether a whole image network is trained, with a named model, named normalisation and named loss.
+def trains_whole_network(source: Source, settings: Settings, own_model: nn.Module | None) -> bool:
+    """Whether a whole image network is trained, with a named model and a named normalisation.
 
-    The accuracy of the user's own code in bfloat16 is unknown.
+    The accuracy of the user's own models in bfloat16 is unknown.
     """
     name, _ = parse(settings.network.model)
     return (
-        own.model is None
-        and own.loss is None
+        own_model is None
         and source.cache is None
         and source.tokens is None
         and settings.norms.normalisation is None

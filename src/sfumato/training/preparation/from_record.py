@@ -23,8 +23,6 @@ from sfumato.runs.directory import RunDirectory, remove_temporary
 from sfumato.runs.run import Run, read
 from sfumato.training import pretraining
 from sfumato.training.conclusion.finish import conclude
-from sfumato.training.custom.code import CustomCode, Loss
-from sfumato.training.custom.optimizers import Makes
 from sfumato.training.job import EMBEDDING, ROUND, PrivateJob, PublicJob, PublicTraining, is_public
 from sfumato.training.loop import outcome_at_checkpoint
 from sfumato.training.parts.options import RunOptions
@@ -61,15 +59,14 @@ def job_from_record(
     path: str,
     *,
     trust_code: bool,
-    named: str | None = None,
-    own: CustomCode = CustomCode(),  # noqa: B008 - frozen
+    model: nn.Module | str | None = None,
     source: Any = None,
 ) -> tuple[PrivateJob, RunDirectory]:
     """Reads the data and builds the model that the run in `path` began with.
 
     Args:
-        trust_code, named: permission to call the function that the record names as its model, or the function's name.
-        own: the user's own code that the run began with.
+        trust_code: permission to call the function that the record names as its model.
+        model: the name of that function, or the user's own module that the run began with.
         source: its data, if they were given from Python and not by a spelling.
     """
     run = RunDirectory(path)
@@ -84,11 +81,12 @@ def job_from_record(
         plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
         settings = Settings.from_dict(record["settings"])
         refuse_searched(record, path)
-        known: dict[str, Any] = {"trust_code": trust_code, "named": named, "own": own, "source": source}
+        known: dict[str, Any] = {"trust_code": trust_code, "model": model, "source": source}
         source = users.cap_for_plan(source_of(path, record, **known), plan)
         facts = Circumstances.from_dict(record["circumstances"])
         start = Start.for_run(run, request=record["request"], search=facts.search)
         options = RunOptions.from_record(record)
+    own = model if isinstance(model, nn.Module) else None
     return prepare(own, source, plan, settings, start, **vars(options)), run
 
 
@@ -139,20 +137,20 @@ def source_of(
     record: Mapping[str, Any],
     *,
     trust_code: bool = True,
-    named: str | None = None,
-    own: CustomCode = CustomCode(),  # noqa: B008 - frozen
+    model: nn.Module | str | None = None,
     source: Any = None,
 ) -> Source:
-    """Reads the source that a run's record names. Refuses if data or code were objects that are not given.
+    """Reads the source that a run's record names. Refuses if data or model were objects that are not given.
 
     Args:
-        trust_code, named, own, source: as for `job_from_record`.
+        trust_code, model, source: as for `job_from_record`.
     """
     request: dict[str, Any] = record["request"].get("source", {})
-    _refuse_missing(path, record, own, source=source is not None or bool(request))
+    _refuse_missing(path, record, own_model=isinstance(model, nn.Module), source=source is not None or bool(request))
     if not trust_code:
         remedy = "if you trust that code, give `trust_code`, or name it: `model={}`"
-        models.check_trusted(record["settings"]["model"], named, where=f"the run in {path}", remedy=remedy)
+        named, where = model if isinstance(model, str) else None, f"the run in {path}"
+        models.check_trusted(record["settings"]["model"], named, where=where, remedy=remedy)
     if source is None:
         return open_source(**request, owner_key=owner_key())
     return (
@@ -168,10 +166,10 @@ def _declared(path: str, record: Mapping[str, Any]) -> dict[str, Any]:
     return {"zoom": record["settings"]["zoom"]} | {name: one for name, one in declared.items() if name not in read}
 
 
-def _refuse_missing(path: str, record: Mapping[str, Any], own: CustomCode, *, source: bool) -> None:
-    """Refuse if the run's own code or data are not given, or if the run has none but they are given."""
-    needed = {*record["code"], *(["model"] if record["settings"]["model"] == "module" else [])}
-    missing = sorted(needed - own.given) + ([] if source else ["source"])
+def _refuse_missing(path: str, record: Mapping[str, Any], *, own_model: bool, source: bool) -> None:
+    """Refuse if the run's own model or data are not given, or if the run has no own model but one is given."""
+    needed = record["settings"]["model"] == "module"
+    missing = ["model"] * (needed and not own_model) + ["source"] * (not source)
     if missing:
         raise SfumatoError(
             f"the run in {path} was started from Python with objects that only its own code can build: "
@@ -179,16 +177,14 @@ def _refuse_missing(path: str, record: Mapping[str, Any], own: CustomCode, *, so
             "run that code again, which resumes the run, or end the run in that code: "
             f"sfumato.finish({path!r}, {', '.join(f'{name}=...' for name in missing)})",
         )
-    if others := sorted(own.given - needed):
-        raise SfumatoError(f"the run in {path} was started without your own {' or '.join(others)}", "leave it out")
+    if own_model and not needed:
+        raise SfumatoError(f"the run in {path} was started without your own model", "leave it out")
 
 
 def finish(
     directory: str | os.PathLike[str],
     *,
     model: nn.Module | str | None = None,
-    loss: Loss | None = None,
-    optimizer: Makes | None = None,
     source: Any = None,
     trust_code: bool = False,
 ) -> Run:
@@ -198,14 +194,13 @@ def finish(
         directory: of the run.
         model: for a run of your own module, a module of the same kind; for a run of your own model function, its name,
             "package:function".
-        loss, optimizer: for a run with your own loss or optimizer, the same again.
         source: the data, if they were given from Python and not by a spelling.
         trust_code: call the model function that the run names, whatever it is.
 
     **Guarantee.** The statement gives the epsilon of the whole plan, however many steps were taken: stopping early
     saves nothing, since the time of stopping may depend on the data (see `sfumato.Stop`).
 
-    Errors: `SfumatoError` for a finished run, and for code or data that differ from those the run began with.
+    Errors: `SfumatoError` for a finished run, and for a model or data that differ from those the run began with.
     """
     place = str(directory)
     if (done := ended_already(place)) is not None:
@@ -215,9 +210,7 @@ def finish(
         job, run = embedding_job_from_record(place)
         assert isinstance(job, PrivateJob)
         return finish_early(job, run)
-    own = CustomCode(model=model if isinstance(model, nn.Module) else None, loss=loss, optimizer=optimizer)
-    named = model if isinstance(model, str) else None
-    return finish_early(*job_from_record(place, trust_code=trust_code, named=named, own=own, source=source))
+    return finish_early(*job_from_record(place, trust_code=trust_code, model=model, source=source))
 
 
 def ended_already(path: str) -> Run | None:
