@@ -27,9 +27,7 @@ from sfumato.experiment.settings import Pair
 from sfumato.privacy import PrivacyPlan, User
 from sfumato.privacy.plan import default_delta
 from sfumato.privacy.statements.display import rounded_up
-from sfumato.report.plots.drawing import plot, svg
-from sfumato.report.plots.lines import Axis, Line, draw
-from sfumato.report.style import SERIES
+from sfumato.report.plots.drawing import SERIES, Axis, Line, draw, plot, svg
 from studies import command
 from studies.extrapolation import epsilon_of_rounds, extrapolate
 

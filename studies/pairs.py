@@ -25,8 +25,7 @@ from sfumato.privacy.plan import default_delta
 from sfumato.privacy.planning import by_name
 from sfumato.privacy.planning.by_name import GROUPS, MECHANISM_OPTIONS, PARTICIPATION_OPTIONS
 from sfumato.privacy.statements.display import rounded_up
-from sfumato.report.plots.drawing import annotate, plot, style_axes, svg
-from sfumato.report.style import MUTED, SERIES
+from sfumato.report.plots.drawing import MUTED, SERIES, annotate, plot, style_axes, svg
 from studies import command
 
 PAIRS = (

@@ -83,9 +83,11 @@ def test_the_roc_curve_of_a_class_is_drawn_for_its_owner(digits_run, call, tmp_p
 def test_a_test_that_cannot_be_is_refused_at_once(digits_run, call):
     command = f"evaluate {digits_run} digits"
     assert "--positive must be one of 0, 1" in call(f"{command} --positive cat", status=1)
-    assert "without a class to test for" in call(f"{command} --prevalence 0.1", status=1)
-    assert "--plot is given without a class to test for" in call(f"{command} --plot a.svg", status=1)
-    assert "--plot must end with .svg, got 'a.png'" in call(f"{command} --positive 3 --plot a.png", status=1)
+    assert "--prevalence 0.1 needs a class to test for" in call(f"{command} --prevalence 0.1", status=1)
+    assert "--plot a.svg needs a class to test for" in call(f"{command} --plot a.svg", status=1)
+    assert "--plot must be a .svg file in a folder that exists, got 'a.png'" in call(
+        f"{command} --positive 3 --plot a.png", status=1
+    )
     assert "--prevalence must lie strictly between 0 and 1" in call(f"{command} --positive 3 --prevalence 2", status=1)
 
 
@@ -115,6 +117,6 @@ def test_a_budget_that_cannot_be_is_refused_before_the_data_are_read(call, monke
     def read(*_, **__):
         raise AssertionError
 
-    monkeypatch.setattr("sfumato.training.preparation.trial.open_with_progress", read)
+    monkeypatch.setattr("sfumato.training.trial.open_with_progress", read)
     for option in ("--epsilon 0", "--steps 0", "--batch-size 0"):
         assert f"{option.split()[0]} must be" in call(f"train digits {option}", status=1)

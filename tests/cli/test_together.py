@@ -14,7 +14,7 @@ import torch
 
 from sfumato import _devices
 from sfumato.cli import main, parse
-from sfumato.cli.output.processes import _device_of
+from sfumato.cli.running import _device_of
 from sfumato.training import launch
 
 COMMAND = (sys.executable, "-m", "sfumato", "train")
@@ -35,10 +35,10 @@ def first_of_two(monkeypatch):
         monkeypatch.setenv(name, value)
 
 
-@pytest.mark.parametrize(("options", "what"), [("--seeds 2", "--seeds"), ("--epsilon 1,3", "several budgets")])
+@pytest.mark.parametrize(("options", "what"), [("--seeds 2", "--seeds 2"), ("--epsilon 1,3", "--epsilon 1.0 3.0")])
 def test_what_several_processes_cannot_do_is_refused_in_one_line(options, what, workplace, call, first_of_two):
     (line,) = call(f"train digits {options}", status=1).splitlines()
-    assert f"several processes can only train one private run, got {what}" in line
+    assert f"{what} means several runs, but several processes train one; use one process" in line
     assert list(workplace.iterdir()) == []
 
 

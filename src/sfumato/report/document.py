@@ -12,8 +12,7 @@ from markupsafe import Markup
 from sfumato.privacy.statements.curve import up_to_digits
 from sfumato.privacy.statements.display import rounded_up
 from sfumato.report.plots.drawing import image_data, png, render
-from sfumato.report.plots.lines import Attack
-from sfumato.report.sections.audit import audit
+from sfumato.report.sections.audit import Attack, audit
 from sfumato.report.sections.embedding import EmbeddingEvaluation
 from sfumato.report.sections.facts import (
     Evaluation,

@@ -28,7 +28,7 @@ from torch import Tensor
 from sfumato._checks import SfumatoError
 from sfumato._files import path_errors, regular_file
 from sfumato._systems import exposed_mode
-from sfumato.report.style import stylesheet
+from sfumato.report.plots.drawing import stylesheet
 from sfumato.runs import Loaded
 from sfumato.serving.bodies import (
     ARRAY,

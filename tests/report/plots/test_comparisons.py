@@ -2,11 +2,8 @@
 
 from xml.etree import ElementTree
 
-import pytest
-
-from sfumato import SfumatoError
 from sfumato.report import sweep_panels
-from sfumato.report.plots.curves import _positions, check, frontiers
+from sfumato.report.plots.curves import _positions, frontiers
 
 ROWS = [
     {"accuracy": 0.5 + 0.01 * number, "learning_rate": 0.1 * 1.7**number, "model": f"wrn-16-{number % 2}", "flip": True}
@@ -45,10 +42,3 @@ def test_frontiers_are_drawn_for_each_batch_size_with_what_is_allowed():
     for words in ("batch size 1,024", "batch size 4,096", "flat: 95%", "150 allowed", "noise multiplier", "most steps"):
         assert words in shown
     assert drawn == frontiers(rows, epochs=150.0)
-
-
-@pytest.mark.parametrize(("name", "match"), [("a.png", "plot must end with .svg"), ("no/a.svg", "folder that exists")])
-def test_a_file_that_cannot_be_drawn_is_refused(name, match, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SfumatoError, match=match):
-        check(name)

@@ -169,10 +169,8 @@ def table_of(recipe: str) -> dict[str, Any]:
         text = regular_file(_path(recipe)).read_bytes()
     try:
         return tomllib.loads(text.decode("utf-8"))
-    except RecursionError:
-        raise SfumatoError(f"the recipe {recipe} is nested too deeply", "write it with fewer brackets") from None
-    except ValueError as error:  # not UTF-8, not TOML, or a number with too many digits
-        reason = str(error).partition(";")[0]
+    except (RecursionError, ValueError) as error:  # not UTF-8, not TOML, nested too deeply, or too many digits
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error).partition(";")[0]
         raise SfumatoError(f"the recipe {recipe} is not valid TOML ({reason})", "correct that place") from None
 
 

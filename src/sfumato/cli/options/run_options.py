@@ -32,7 +32,7 @@ class EndsWithJson:
 
     def progress_bars(self, **keywords: Any) -> ProgressBars:
         """Progress on standard error, in which options replace the names of arguments."""
-        from sfumato.cli.output.refusals import with_option_names
+        from sfumato.cli.running import with_option_names
         from sfumato.observers.progress import ProgressBars
 
         return ProgressBars(spelt=partial(with_option_names, verb=self), **keywords)

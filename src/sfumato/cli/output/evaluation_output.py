@@ -8,9 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from sfumato.report import Evaluation, MultilabelEvaluation, WordEvaluation
 
-PARTS = ("test", "train", "all")
-"""Values of `part`."""
-
 
 def class_figures(measured: Evaluation, classes: Sequence[str]) -> dict[str, Any]:
     """The figures of a classifier with one class for each record."""

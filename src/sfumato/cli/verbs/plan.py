@@ -12,7 +12,7 @@ from sfumato._files import write
 from sfumato.cli.options.run_options import PrintsJson
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Facts, Note, Table
-from sfumato.cli.parser import UsageError, option
+from sfumato.cli.parser import UsageError, check_new_file, option, refuse_given, required
 from sfumato.experiment.settings import PairOfRecords, Units, make_plan
 from sfumato.privacy.planning.target import Target, target_figures, target_of
 
@@ -107,21 +107,16 @@ class Plan(PrintsJson, Units, PairOfRecords):
         from sfumato.privacy.unit import ALL, shown_by_plan
 
         if self.unit == "user":
-            if self.users is None:
-                raise UsageError("--users is missing", "give the number of users, such as --users 3400")
+            users, *_ = required(self, users=3400)
             per_step = ALL if self.per_step is None else positive_integer("per_step", self.per_step)
             unit = User(at_most=self.per_user, per_step=shown_by_plan(per_step, self.per_user))
-            return unit, positive_integer("users", self.users)
+            return unit, positive_integer("users", users)
         if self.unit is not None:
             one_of("unit", self.unit, ("example", "user"))
-        for name in ("users", "per_user", "per_step"):
-            if getattr(self, name) is not None:
-                raise UsageError(
-                    f"--{name.replace('_', '-')} is for users, but the unit is an example", "give --unit user"
-                )
-        if self.examples is None:
-            raise UsageError("--examples is missing", "give the number of training examples, such as --examples 50000")
-        return Example(), positive_integer("examples", self.examples)
+        of_users = {name: getattr(self, name) for name in ("users", "per_user", "per_step")}
+        refuse_given("is for users, but the unit is an example", "give --unit user", **of_users)
+        examples, *_ = required(self, examples=50000)
+        return Example(), positive_integer("examples", examples)
 
     def _check_numbers(self) -> None:
         """Refuses other numbers than three of the four."""
@@ -177,22 +172,19 @@ class Tradeoff(PrintsJson):
         from sfumato.privacy.planning.tradeoff import frontier, recommended_point
         from sfumato.report.plots import curves
 
-        if self.examples is None or self.epsilon is None:
-            missing = "--examples" if self.examples is None else "--epsilon"
-            raise UsageError(f"{missing} is missing", "give both, such as --examples 50000 --epsilon 8")
-        positive_integer("examples", self.examples)
-        if self.plot is not None:
-            curves.check(self.plot)
-        sizes = sorted(set(self.batch_size or [min(4096, self.examples)]))
+        examples, epsilon = required(self, examples=50000, epsilon=8)
+        positive_integer("examples", examples)
+        check_new_file("plot", self.plot, ".svg")
+        sizes = sorted(set(self.batch_size or [min(4096, examples)]))
         for size in sizes:
-            participation_for(population=self.examples, batch_size=size)
-        delta, frontiers = default_delta(self.examples) if self.delta is None else self.delta, []
+            participation_for(population=examples, batch_size=size)
+        delta, frontiers = default_delta(examples) if self.delta is None else self.delta, []
         for size in sizes:
             with console.bar(f"batch size {size}") as on_progress:
                 points = frontier(
-                    examples=self.examples,
+                    examples=examples,
                     batch_size=size,
-                    epsilon=self.epsilon,
+                    epsilon=epsilon,
                     delta=delta,
                     noise_multipliers=self.noise_multiplier or None,
                     epochs=self.epochs,
@@ -204,7 +196,7 @@ class Tradeoff(PrintsJson):
         rows = [points.to_dict() for points in frontiers]
         if self.plot is not None:
             write(Path(self.plot), curves.frontiers(rows, self.epochs).encode())
-        data = {"examples": self.examples, "epsilon": self.epsilon, "delta": delta, "epochs": self.epochs}
+        data = {"examples": examples, "epsilon": epsilon, "delta": delta, "epochs": self.epochs}
         data |= {"frontiers": rows, "take": best.plan.to_dict(), "next": _command(best.plan)}
         console.show(data, *self._parts(rows, data), *map(Note, self._notes(data, best, share)), json=self.json)
 

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from sfumato._checks import SfumatoError, one_of, positive_integer
+from sfumato._checks import SfumatoError, positive_integer
 from sfumato._files import write
 from sfumato.cli.options import recipe, space
 from sfumato.cli.options.choices import NOT_IN_RECIPES, PrivateChoices
-from sfumato.cli.parser import argument, option
+from sfumato.cli.parser import argument, option, refuse_given
 from sfumato.data.paths import stem_of
 from sfumato.experiment.to_recipe import to_toml
 
 if TYPE_CHECKING:
-    from sfumato.cli.verbs.embed import Embed
+    from sfumato.cli.verbs.train import Embed
     from sfumato.search import Sweep as Result
 
-MODES = ("public", "uncovered")
 BEST = "best.toml"
 
 
@@ -41,7 +40,7 @@ class Sweep(PrivateChoices):
     one."""
     one_at_a_time: bool = False
     """Change one option at a time from the defaults, and show the effect of each. source may vary too."""
-    search: str | None = option("public|uncovered", "public for public data")
+    search: Literal["public", "uncovered"] | None = option("public|uncovered", "public for public data")
     """How the search treats privacy: public data, or uncovered by the guarantee."""
     candidates: int | None = option("NUMBER", "the whole grid")
     """Number of settings to draw at random."""
@@ -62,12 +61,14 @@ class Sweep(PrivateChoices):
         chosen = self.with_recipe(self.what) if embed is None else self._with_source_of(embed)
         from sfumato import search
         from sfumato.cli.output import search_output
-        from sfumato.search.space import VARIED
+        from sfumato.experiment.clients import EmbeddingExperiment
+        from sfumato.experiment.experiment import Experiment
+        from sfumato.search.space import varied
 
-        names = VARIED if embed is None else embed.trial().searchable_fields
-        varied = (*names, "source") if self.one_at_a_time else names
+        names = varied(Experiment if embed is None else EmbeddingExperiment)
+        names = (*names, "source") if self.one_at_a_time else names
         texts = [text for together in self.vary for text in together]
-        rules = space.read(texts, self.what, varied, trust_code=self.trust_code)
+        rules = space.read(texts, self.what, names, trust_code=self.trust_code)
         mode = chosen.mode()
         kind = "factors" if self.one_at_a_time else "sweep"
         place = Path(chosen.output or f"runs/{stem_of(chosen.what)}-{kind}")
@@ -94,14 +95,13 @@ class Sweep(PrivateChoices):
 
     def _to_embed(self) -> Embed:
         """The embedding training of the recipe, with the given options. Refuses options that it does not have."""
-        from sfumato.cli.verbs.embed import Embed
+        from sfumato.cli.verbs.train import Embed
 
         _ = self.experiment  # refuses several budgets
         of_search = {field.name for field in fields(Sweep)} - {field.name for field in fields(PrivateChoices)}
         options = {name: value for name, value in self.given.items() if name not in of_search}
-        if odd := sorted(set(options) - {field.name for field in fields(Embed)}):
-            option, title = f"--{odd[0].replace('_', '-')}", recipe.title(self.what)
-            raise SfumatoError(f"{option} is given, and {title} trains embeddings", "leave it out")
+        odd = {name: options[name] for name in sorted(set(options) - {field.name for field in fields(Embed)})}
+        refuse_given(f"is for classifiers, but {recipe.title(self.what)} trains embeddings", **odd)
         return Embed(what=self.what, **options).with_recipe(self.what)
 
     def _with_source_of(self, embed: Embed) -> Sweep:
@@ -156,9 +156,9 @@ class Sweep(PrivateChoices):
                 "give --search uncovered (each statement says that the search is not covered), or --public for public "
                 "data",
             )
-        mode = one_of("search", self.search or "public", MODES)
+        mode = self.search or "public"
         if mode == "public" and not public:
-            raise SfumatoError("--search is public, but the data are private", "give --public for public data")
-        if self.one_at_a_time and self.candidates is not None:
-            raise SfumatoError("--one-at-a-time tries each listed value, and --candidates draws some", "leave one out")
+            refuse_given("is for public data, but these are private", "give --public if they are public", search=mode)
+        if self.one_at_a_time:
+            refuse_given("draws some values, but --one-at-a-time tries each", candidates=self.candidates)
         return mode

@@ -1,16 +1,19 @@
-"""sfumato train; sfumato pretrain, which trains without privacy; and sfumato finish, which ends a run early."""
+"""sfumato train, and embed for embeddings; pretrain, which trains without privacy; finish, which ends a run early."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from sfumato._checks import SfumatoError
 from sfumato.cli.options import recipe
 from sfumato.cli.options.choices import PrivateChoices, PrivateRun, SharedWork, TrainingChoices
 from sfumato.cli.options.run_options import ObserverOptions, RunArgument
 from sfumato.cli.output import console
-from sfumato.cli.parser import argument, option
+from sfumato.cli.parser import argument, option, refuse_given
+from sfumato.experiment.client_choices import BudgetOfRounds, ClientChoices, ServerChoices
+from sfumato.experiment.clients import EmbeddingExperiment
+from sfumato.experiment.settings import NoiseMade, Pair
 
 if TYPE_CHECKING:
     from sfumato.observers.progress import Progress, ProgressBars
@@ -40,13 +43,9 @@ class Train(PrivateRun, PrivateChoices):
 
     def run_repeated(self) -> None:
         """Train once for each budget, or with several keys, and print the results."""
-        if self.title is not None:
-            raise SfumatoError(
-                "--title is given for several runs, which each have a report",
-                "leave it out, and give it for one of them: sfumato report RUN --title",
-            )
-        if self.budgets is not None and self.seeds is not None:
-            raise SfumatoError("several budgets and --seeds are both given", "give one --epsilon with it")
+        refuse_given("is for one run; sfumato report RUN --title gives each its own", title=self.title)
+        if self.budgets is not None:
+            refuse_given("and several budgets are both given", "give one --epsilon with it", seeds=self.seeds)
         super().run_repeated()
 
     def progress_bars(self, **keywords: Any) -> ProgressBars:
@@ -177,3 +176,39 @@ class Finish(RunArgument):
 
         ended = from_record.finish(self.run_directory, trust_code=self.trust_code)
         training_output.show(ended, json=self.json)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Embed(PrivateRun, Pair, NoiseMade, ServerChoices, ClientChoices, BudgetOfRounds):
+    """Train an image embedding privately, with a guarantee for each person.
+
+    With few people on fixed features, with many by DP-FedEmb. SOURCE is folder:PATH with --user-from (class for
+    PATH/PERSON/IMAGE), csv:PATH with a column user, or npz:PATH with users_train; or a recipe (recipe:NAME, or a .toml
+    file), or an unfinished run to resume. Batch size is the number of users in a round, and steps the number of rounds.
+    Options that are left out follow printed rules.
+    """
+
+    examples: int | None = option("N", "counted in the data")
+    """Number of training images, declared."""
+    private: bool = False
+    """The data are private, although the source is a public one."""
+
+    def trial(self) -> Trial:
+        """The requested training."""
+
+        return Trial(
+            experiment=EmbeddingExperiment(
+                **{field.name: getattr(self, field.name) for field in fields(EmbeddingExperiment)}
+            ),
+            source=self.spec,
+            device=self.device,
+            threads=self.threads,
+            options={"budget": self.budget, "keep": self.keep},
+            earlier_search=partial(recipe.uncovered_search, self.what, self.source, self.batch_size),
+        )
+
+    def job_from_record(self, path: str) -> tuple[PrivateJob | PublicJob, RunDirectory]:
+        """The job of a run directory, from its record."""
+        from sfumato.training.preparation.from_record import embedding_job_from_record
+
+        return embedding_job_from_record(path)

@@ -9,7 +9,7 @@ from sfumato._checks import SfumatoError
 from sfumato.cli.options.run_options import PrintsJson, RunArgument
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Note, Table
-from sfumato.cli.parser import argument, option
+from sfumato.cli.parser import argument, check_new_file, option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,8 +109,7 @@ class Federation(PrintsJson):
         from sfumato.runs.federation import read_federation
         from sfumato.runs.verdict import LIMITS
 
-        if self.page is not None and not self.page.endswith(".html"):
-            raise SfumatoError(f"page must end with .html, got {self.page!r}", "give a file such as a.html")
+        check_new_file("page", self.page, ".html")
         federation = read_federation(self.what, overlap=self.overlap)
         data = federation.to_dict()
         if self.page is not None:

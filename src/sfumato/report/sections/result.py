@@ -10,7 +10,7 @@ from typing import Any
 from markupsafe import Markup
 
 from sfumato.privacy.planning.remarks import counted
-from sfumato.report.plots.curves import curve, heat_map, overconfident_from
+from sfumato.report.plots.curves import curve, heat_map
 from sfumato.report.sections.embedding import EmbeddingEvaluation
 from sfumato.report.sections.facts import Evaluation, MultilabelEvaluation, WordEvaluation
 from sfumato.report.sections.numbers import percent, significant
@@ -307,7 +307,7 @@ def learning_curves(metrics: Sequence[Mapping[str, Any]], evaluation: Evaluation
     return {
         "plots": plots,
         "columns": columns,
+        "heads": [f">{name}" for name in ("step", *columns)],
         "rows": chosen,
         "thinned": len(chosen) < len(measured),
-        "surer": overconfident_from(rows),
     }
