@@ -151,22 +151,15 @@ def private_steps(
     machine = Machine(threads=threads, micro_batch=micro_batch, precision=precision)
     job = None
     if not (run.complete() or run.finished):
-        start = Start.for_run(run, machine=machine) if run.exists else Start(machine=machine)
         job = _job(
-            *(model, optimizer, records, loss or _loss_by_rule(records), plan, facts, start),
+            *(model, optimizer, records, loss or _loss_by_rule(records), plan, facts, run, machine),
             template=template,
             capture=capture,
             noise=noise,
             with_state=tuple(with_state),
             budget=budget,
-            key=RunKey.load(run / names.RUN_KEY) if run.exists else RunKey.fresh(),
         )
-        if run.exists:
-            resume.compare(job, run)
-        else:
-            run.require_free()
-            refuse_unfit(optimizer)
-            job = job if seed is None else job.seeded(seed)
+        job = _compared(job, run) if run.exists else _begun(job, run, seed)
         LoopSteps.of(job, job.key)  # raises the errors of the first step
     own = PrivateSteps(model, records, plan, run, job, **joined, skips=if_changed == SKIP, copy=copy)
     own._announce()
@@ -180,7 +173,8 @@ def _job(
     loss: Loss,
     plan: PrivacyPlan,
     facts: Circumstances,
-    start: Start,
+    run: RunDirectory,
+    machine: Machine,
     *,
     template: tuple[Tree, Tree] | None,
     capture: bool,
@@ -193,9 +187,10 @@ def _job(
         facts: the circumstances, without those of the noise.
         known: further fields of `LoopJob`.
     """
+    start = Start.for_run(run, machine=machine) if run.exists else Start(machine=machine)
     device, recorded = next(iter(model.parameters())).device, start.unfinished.recorded
     _, threads = configure_torch(start)
-    machine: dict[str, Any] = {"device": str(device), "threads": threads, "precision": precision_of(start)}
+    pinned: dict[str, Any] = {"device": str(device), "threads": threads, "precision": precision_of(start)}
     own: dict[str, Any] = {"max_norm": plan.max_norm, "methods": recorded.methods if recorded else None}
     gradient = gradient_of(records, model, loss, template=template, capture=capture, **own)
     tried = model, *(template or synthetic(records))
@@ -207,13 +202,27 @@ def _job(
         steps=plan.steps,
         plan=plan,
         gradient=gradient,
-        performance=Performance(micro_batch=micro_batch, methods=gradient.methods, **machine),
+        performance=Performance(micro_batch=micro_batch, methods=gradient.methods, **pinned),
         circumstances=with_noise(facts, noise, plan, gradient.zeros(), alone=micro_batch == 1),
         noise=noise,
         tried=tried,
         kind=LOOP,
+        key=RunKey.load(run / names.RUN_KEY) if run.exists else RunKey.fresh(),
         **known,
     )
+
+
+def _compared(job: LoopJob, run: RunDirectory) -> LoopJob:
+    """The job of a run that is resumed."""
+    resume.compare(job, run)
+    return job
+
+
+def _begun(job: LoopJob, run: RunDirectory, seed: int | None) -> LoopJob:
+    """The job of a new run; with a seed, by the key that follows from it."""
+    run.require_free()
+    refuse_unfit(job.given)
+    return job if seed is None else job.seeded(seed)
 
 
 def _circumstances(records: LoopRecords, *, counted: bool, public: bool, **facts: Any) -> Circumstances:
