@@ -25,22 +25,6 @@ def test_the_mean_is_rounded_once(values):
     assert abs(Fraction(found) - exact) <= abs(exact) * Fraction(1, 2**24) + Fraction(1, 2**26)
 
 
-@given(
-    values=st.lists(floats, min_size=1, max_size=12),
-    decay=st.sampled_from([0.0, 0.3, 0.9, 0.9999]),
-    first=st.integers(0, 50),
-    gaps=st.lists(st.integers(1, 40), min_size=12, max_size=12),
-)
-def test_exponential_weights_are_the_decay_to_the_distance(values, decay, first, gaps):
-    steps = [first]
-    for gap in gaps[1 : len(values)]:
-        steps.append(steps[-1] + gap)
-    shares = [Fraction(decay) ** (steps[-1] - step) for step in steps]
-    exact = sum(share * Fraction(value) for share, value in zip(shares, values, strict=True)) / sum(shares)
-    weights = [one(value, dtype=torch.float64) for value in values]
-    assert exponential(weights, steps, decay)["w"].item() == pytest.approx(float(exact), rel=1e-9, abs=1e-6)
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_types_stay_and_nothing_is_shared(dtype):
     parameter = torch.nn.Parameter(torch.ones(2, dtype=dtype))

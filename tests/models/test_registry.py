@@ -6,7 +6,6 @@ import textwrap
 import pytest
 import torch
 from safetensors.torch import save_file
-from torch import nn
 
 from sfumato._checks import SfumatoError
 from sfumato.models import NAMES, create
@@ -48,38 +47,10 @@ def test_one_example_does_not_move_another(name):
     torch.testing.assert_close(together, model(torch.cat([first, third]))[0], atol=1e-5, rtol=1e-5)
 
 
-def test_wide_resnet_is_the_one_that_de_et_al_print():
-    model = create("wrn-16-4", classes=10, channels=3, size=32)
-    norms = [module for module in model.modules() if isinstance(module, nn.GroupNorm)]
-    convolutions = [module for module in model.modules() if isinstance(module, nn.Conv2d)]
-    assert {norm.num_groups for norm in norms} == {16}
-    assert {type(convolution).__name__ for convolution in convolutions} == {"WSConv2d"}
-    # The stem, 6 blocks of two, 3 projections; two norms a block and the last.
-    assert (len(convolutions), len(norms)) == (16, 13)
-    # In each group: the widening convolution, three that keep the width, and the projection.
-    groups = [9 * a * b + 3 * 9 * b * b + a * b for a, b in ((16, 64), (64, 128), (128, 256))]
-    assert sum(convolution.weight.numel() for convolution in convolutions) == 9 * 3 * 16 + sum(groups)
-
-
 @pytest.mark.parametrize("name", ["wrn-15-4", "wrn-16-0"])
 def test_impossible_wide_resnets_are_refused(name):
     with pytest.raises(SfumatoError, match=r"depth|width"):
         create(name, classes=10, channels=3, size=32)
-
-
-def test_wide_resnet_of_form_de2022_is_the_one_that_they_released():
-    model = create("wrn-16-4,form=de2022", classes=10, channels=3, size=32)
-    convolutions = {name: layer for name, layer in model.named_modules() if isinstance(layer, nn.Conv2d)}
-    norms = [layer for layer in model.modules() if isinstance(layer, nn.GroupNorm)]
-    assert {type(convolution).__name__ for convolution in convolutions.values()} == {"GainedWSConv2d"}
-    # As printed, and a norm of each of the three projections, which even a first group of equal width has.
-    assert (len(convolutions), len(norms)) == (16, 16)
-    narrow = create("wrn-16-1,form=de2022", classes=10, channels=3, size=32)
-    projections = [name for name, _ in narrow.named_modules() if name.endswith("projection")]
-    assert projections == [f"blocks.{index}.projection" for index in (0, 2, 4)]
-    for convolution in convolutions.values():
-        assert torch.equal(convolution.gain, torch.ones(convolution.out_channels))
-        assert convolution.bias.abs().max() == 0
 
 
 @pytest.mark.parametrize("options", ["form=de2021", "order=activation-first"])
