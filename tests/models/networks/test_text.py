@@ -106,12 +106,6 @@ def test_no_text_moves_another_s_gradient(name):
         torch.testing.assert_close(value, second[parameter], rtol=1e-9, atol=1e-11)
 
 
-def test_padding_gets_no_gradient():
-    model = made("bilstm")
-    found = ClippedGradient(model, functional.cross_entropy)(texts([3, 1]), torch.tensor([0, 2]))
-    assert not found.gradients["embedding.weight"][0].any()
-
-
 @pytest.mark.parametrize(
     ("name", "match"),
     [
