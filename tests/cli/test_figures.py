@@ -83,6 +83,6 @@ def test_a_budget_that_cannot_be_is_refused_before_the_data_are_read(call, monke
     def read(*_, **__):
         raise AssertionError
 
-    monkeypatch.setattr("sfumato.training.preparation.trial.open_with_progress", read)
+    monkeypatch.setattr("sfumato.training.trial.open_with_progress", read)
     for option in ("--epsilon 0", "--steps 0", "--batch-size 0"):
         assert f"{option.split()[0]} must be" in call(f"train digits {option}", status=1)

@@ -130,7 +130,15 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
         decided = by_method.get(experiment.chosen, _private)(experiment, source)
         return decided._replace(reasons=[*why, *decided.reasons])
 
-    def refuse_early(self, spec: SourceSpec | None = None) -> None:
+    def select_records(self, source: Source) -> Source:
+        """The source to train on, with at most `per_user` records of each user. Refuses a source without classes."""
+        from sfumato.experiment import users
+
+        source = users.cap_records(source, self.per_user)
+        source.require_classes("a training of embeddings")
+        return source
+
+    def check_source(self, spec: SourceSpec | None = None) -> None:
         """Refuse options that are impossible for any data, or for this source as declared."""
         from sfumato.privacy import User
 
@@ -307,9 +315,8 @@ def _private(experiment: EmbeddingExperiment, source: Source) -> EmbeddingDecisi
     if experiment.delta is None:
         reasons.append(f"delta {plan.delta:g} (by rule: at most 1e-5 and 1/(10 N), N users)")
     if experiment.noise_multiplier is not None:
-        reasons.append(
-            f"note: noise multiplier {plan.noise_multiplier:g} comes to epsilon {rounded_up(plan.epsilon())}"
-        )
+        epsilon = rounded_up(plan.epsilon())
+        reasons.append(f"note: noise multiplier {plan.noise_multiplier:g} comes to epsilon {epsilon}")
     return EmbeddingDecision(plan, settings, clients, reasons)
 
 
@@ -361,12 +368,8 @@ def _dpsgd(experiment: EmbeddingExperiment, source: Source) -> EmbeddingDecision
     classifier = Experiment(**options, unit="user", per_user=experiment.per_user, per_step=ALL, views=1, model="cnn")
     plan, settings, reasons = classifier.decide(source)
     network = experiment.settings(source).network
-    settings = replace(
-        settings,
-        model=network.model,
-        pretrained=network.pretrained,
-        pretrained_weights=network.pretrained_weights,
-    )
+    named = {name: getattr(network, name) for name in ("model", "pretrained", "pretrained_weights")}
+    settings = replace(settings, **named)
     clients = experiment.clients_of(local=replace(experiment.local(), head="global"))
     return EmbeddingDecision(plan, settings, clients, reasons)
 

@@ -17,8 +17,7 @@ from sfumato.runs.directory import RunDirectory
         ("folder:data/pictures/", "pictures"),
         ("folder:.", "here"),
         ("parquet:photos/train-00000.parquet", "train-00000"),
-        ("parquet:photos/train-{000..003}.parquet", "photos"),
-        ("parquet:photos/{train,test}/*.parquet", "photos"),
+        ("parquet:photos/t*/*.parquet", "photos"),
         ("parquet:*.parquet", "here"),
     ],
 )

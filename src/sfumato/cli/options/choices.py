@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from sfumato.observers.progress import Progress
     from sfumato.runs.directory import RunDirectory
     from sfumato.search import Trial
-    from sfumato.training.preparation.trial import AnyTrial
 
 NOT_IN_RECIPES = (
     *("what", "json", "copy", "verbose", "dry_run", "seeds", "title", "trust_code", "tensorboard", "track"),
@@ -63,7 +62,7 @@ class NewRunChoices(EndsWithJson, DeviceOptions, SourceChoices):
     trust_code: bool = False
     """Run the code that a recipe, a run or its weights name as their model (package:function)."""
 
-    def trial(self) -> AnyTrial:
+    def trial(self) -> Trial:
         """The requested training."""
         raise NotImplementedError
 
@@ -277,7 +276,7 @@ class PrivateRun(ObserverOptions, SharedWork, NewRunChoices):
             )
         return self.with_recipe(self.what)
 
-    def trial_for_epsilon(self, epsilon: float) -> AnyTrial:
+    def trial_for_epsilon(self, epsilon: float) -> Trial:
         """The training for one budget. The recipe may have a row for it."""
         return replace(self, epsilon=epsilon).resolved().trial()
 

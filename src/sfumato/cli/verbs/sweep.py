@@ -64,12 +64,14 @@ class Sweep(PrivateChoices):
         chosen = self.with_recipe(self.what) if embed is None else self._with_source_of(embed)
         from sfumato import search
         from sfumato.cli.output import search_output
-        from sfumato.search.space import VARIED
+        from sfumato.experiment.clients import EmbeddingExperiment
+        from sfumato.experiment.experiment import Experiment
+        from sfumato.search.space import varied
 
-        names = VARIED if embed is None else embed.trial().searchable_fields
-        varied = (*names, "source") if self.one_at_a_time else names
+        names = varied(Experiment if embed is None else EmbeddingExperiment)
+        names = (*names, "source") if self.one_at_a_time else names
         texts = [text for together in self.vary for text in together]
-        rules = read_space(texts, self.what, varied, trust_code=self.trust_code)
+        rules = read_space(texts, self.what, names, trust_code=self.trust_code)
         mode = chosen.mode()
         kind = "factors" if self.one_at_a_time else "sweep"
         place = Path(chosen.output or f"runs/{stem_of(chosen.what)}-{kind}")

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from sfumato.observers.progress import Progress, ProgressBars
     from sfumato.runs.directory import RunDirectory
     from sfumato.search import Trial
-    from sfumato.training.embedding import EmbeddingTrial
     from sfumato.training.job import PrivateJob, PublicJob
 
 
@@ -194,11 +193,10 @@ class Embed(PrivateRun, Pair, NoiseMade, ServerChoices, ClientChoices, BudgetOfR
     private: bool = False
     """The data are private, although the source is a public one."""
 
-    def trial(self) -> EmbeddingTrial:
+    def trial(self) -> Trial:
         """The requested training."""
-        from sfumato.training.embedding import EmbeddingTrial
 
-        return EmbeddingTrial(
+        return Trial(
             experiment=EmbeddingExperiment(
                 **{field.name: getattr(self, field.name) for field in fields(EmbeddingExperiment)}
             ),

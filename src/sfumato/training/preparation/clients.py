@@ -15,10 +15,11 @@ from sfumato import models
 from sfumato._checks import SfumatoError
 from sfumato.data import Source, by_user
 from sfumato.experiment import users
-from sfumato.experiment.client_choices import EVEN, UNTRAINED, WITH_NOISE, WITHOUT_PLAN, Clients
+from sfumato.experiment.client_choices import EVEN, FEDEMB_FROM, UNTRAINED, WITH_NOISE, WITHOUT_PLAN, Clients
 from sfumato.experiment.clients import EmbeddingDecision, PublicDecision, refuse_private
 from sfumato.experiment.settings import Settings
 from sfumato.privacy import FixedOrder, PrivacyPlan, User
+from sfumato.privacy.planning import remarks
 from sfumato.randomness import RunKey
 from sfumato.runs.owner.store import refuse_trained_on
 from sfumato.training.clients import updates_of
@@ -234,3 +235,25 @@ def build(
         return backbone
     head = key.generator("initial head", 0)
     return BackboneWithHead(backbone, classes=len(source.classes), width=clients.dimension, generator=head)
+
+
+def notes_of(job: PrivateJob | PublicJob) -> list[str]:
+    """Notes about the plan for these users and this model; none without a plan."""
+    if isinstance(job, PublicJob):
+        return []
+    plan, notes = job.plan, []
+    counted = len(by_user(job.source.train)[1])
+    if users.is_far(plan.users or 0, counted):
+        notes.append(
+            f"note: {plan.users} users are declared, but the data hold {counted}; the guarantee holds as stated, but "
+            "rounds have fewer or more users than planned, while sums are divided by the planned number"
+        )
+    vectors = job.client_count or plan.expected_batch_size
+    parameters = sum(value.numel() for value in job.module.parameters() if value.requires_grad)
+    if (weak := remarks.drowned_updates_note(plan, clients=vectors, parameters=parameters)) is not None:
+        notes.append(f"note: {weak}")
+        notes.append(
+            f"note: a network is worth its budget from {FEDEMB_FROM:,} people on, which decides the method where no "
+            "option for model, rounds or clients is given"
+        )
+    return notes
