@@ -99,13 +99,23 @@ def fraction(name: str, value: object, *, remedy: str = "give a number strictly 
     return result
 
 
-def positive_integer(name: str, value: object, *, remedy: str = "give a whole number of at least 1") -> int:
-    """The value as an integer of at least one. Refuses anything else, including whole floats."""
+def whole_number(name: str, value: object, least: int | None = 0, *, remedy: str = "give a whole number") -> int:
+    """The value as an integer of at least `least`. Refuses anything else, including whole floats."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise SfumatoError(f"{name} must be a whole number, got {value!r}", remedy)
-    if value < 1:
-        raise SfumatoError(f"{name} must be at least 1, got {value!r}", remedy)
+    within(name, value, least, None, remedy=remedy)  # type: ignore[arg-type]
     return int(value)
+
+
+def positive_integer(name: str, value: object, *, remedy: str = "give a whole number of at least 1") -> int:
+    """The value as an integer of at least one. Refuses anything else, including whole floats."""
+    return whole_number(name, value, 1, remedy=remedy)
+
+
+def true_or_false(name: str, value: object) -> None:
+    """Refuses anything but True and False."""
+    if not isinstance(value, bool):
+        raise SfumatoError(f"{name} must be true or false, got {value!r}", "give True or False")
 
 
 def below_one(name: str, value: object, *, remedy: str = "give a number in [0, 1)") -> float:
@@ -144,6 +154,13 @@ def one_of(name: str, value: object, allowed: Collection[str], *, remedy: str | 
     near = difflib.get_close_matches(value, list(allowed), n=1) if isinstance(value, str) else []
     remedy = f"did you mean {near[0]}" if near else remedy or "choose one of these names"
     raise SfumatoError(f"{name} must be one of {listing}; got {value!r}", remedy)
+
+
+def exactly(name: str, data: Mapping[str, Any], names: Collection[str]) -> Mapping[str, Any]:
+    """Stored data if they hold exactly these names. Refuses anything else."""
+    if set(data) != set(names):
+        raise SfumatoError(f"{name} must hold {', '.join(names)}; got {', '.join(sorted(data))}", "restore the file")
+    return data
 
 
 def parse_json(text: str | bytes) -> Any:
