@@ -163,13 +163,13 @@ def within(
 
 def whole_number(
     *,
-    least: int | None = None,
+    least: int | None = 0,
     most: int | None = None,
     optional: bool = False,
     remedy: str = "give a whole number within these bounds",
     **values: object,
 ) -> int:
-    """Integers within bounds, either of which may be left out. Whole floats are refused too.
+    """Integers from `least` to `most`, either of which may be None. Whole floats are refused too.
 
     >>> whole_number(most=10, bands=12)
     Traceback (most recent call last):
@@ -191,7 +191,7 @@ def positive_integer(
     return whole_number(least=1, most=most, optional=optional, remedy=remedy, **values)
 
 
-def boolean(**values: object) -> None:
+def true_or_false(**values: object) -> None:
     """Refuses anything but True and False."""
     for name, value in values.items():
         if not isinstance(value, bool):
@@ -207,6 +207,13 @@ def one_of(allowed: Collection[str], /, *, optional: bool = False, remedy: str |
         advice = f"did you mean {near[0]}" if near else remedy or "choose one of these names"
         raise SfumatoError(f"{name} must be one of {', '.join(allowed)}; got {value!r}", advice)
     return next(iter(values.values()))  # type: ignore[return-value]
+
+
+def exactly(name: str, data: Mapping[str, Any], names: Collection[str]) -> Mapping[str, Any]:
+    """Stored data if they hold exactly these names. Refuses anything else."""
+    if set(data) != set(names):
+        raise SfumatoError(f"{name} must hold {', '.join(names)}; got {', '.join(sorted(data))}", "restore the file")
+    return data
 
 
 def parse_json(text: str | bytes) -> Any:

@@ -22,11 +22,6 @@ REFUSED = {
     "frobnicate": "unknown verb 'frobnicate'; start with: sfumato train SOURCE, such as folder:pictures; see "
     "sfumato --help",
     "train folder pictures": "one argument too many: pictures; see sfumato train --help",
-    "train pictures.zip": "source 'pictures.zip' is of an unknown kind; unpack it, and name what is in it, such as "
-    "folder:PATH",
-    "train a/photo.JPG": "source 'a/photo.JPG' is of an unknown kind; an image is not a data set: give the folder that "
-    "holds the class folders, folder:PATH",
-    # numbers of the plan
     "train digits --epsilon three": "--epsilon must be a number, or several separated by commas, got 'three'; "
     "see sfumato train --help",
     "train digits --epsilon 0": "--epsilon must be positive, got 0.0; give the privacy budget, a number such as 3",
@@ -39,8 +34,6 @@ REFUSED = {
     "plan --examples 1000": "three of --batch-size, --steps, --noise-multiplier and --epsilon are needed, got none; "
     "leave out the one to compute; sfumato train SOURCE --dry-run chooses them by rules",
     "tradeoff --examples 1000": "--epsilon is missing; give it, such as --epsilon 8",
-    "tradeoff --examples 1000 --epsilon 3 --plot missing/a.svg": "--plot must be a .svg file in a folder that exists, "
-    "got 'missing/a.svg'; give a.svg",
     # choices of the model and its training
     "train digits QUICK --pretrained missing.safetensors": "pretrained file missing.safetensors does not exist; give "
     "the path of a finished run or of a safetensors file, or the word timm",
@@ -64,7 +57,7 @@ REFUSED = {
     "train missing.toml": "the recipe missing.toml does not exist; check the path",
     "train nosource.toml": 'the recipe nosource.toml names no source; give --source, or add source = "digits" to it',
     "train many.toml": "steps in the recipe many.toml must be a number, got 'many'; write a number",
-    "train recipe:": "no recipe is called ''; give recipe: and one of digits, mnist, board/...others of xu2022",
+    "train recipe:": "no recipe is called ''; take one of docs/recipes.md",
     "train recipe:mehta2022/table5": "no recipe is called 'mehta2022/table5'; give recipe: and one of "
     "mehta2022/table4, ...",
     "train recipe:de2022/table13": "recipe:de2022/table13 has rows by --epsilon, but none is selected; give --epsilon "

@@ -245,7 +245,7 @@ class Settings(NestedChoices):
     def __init__(self, **choices: Any):
         super().__init__(**choices)
         one_of(NOISES, noise=self.noise, remedy="choose one of these; `noise_multiplier` sets the amount of noise")
-        whole_number(optional=True, seed=self.seed, remedy="give a number such as 0")
+        whole_number(least=None, optional=True, seed=self.seed, remedy="give a number such as 0")
 
     def flat(self) -> dict[str, Any]:
         """Every setting by name, the most important first."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from sfumato._checks import SfumatoError, number, positive, whole_number
-from sfumato.privacy.noisy_table import NoisyTable, PrivateChoice
+from sfumato.privacy.noisy_table import NoisyTable, PrivateChoice, check_counts
 from sfumato.randomness.keys import RunKey
 
 
@@ -93,12 +93,9 @@ def noisy_counts(table: NoisyTable, counts: Sequence[int], key: RunKey) -> list[
     rounded. Sensitivity 1: counts must be whole numbers, one for each cell, or are refused. Two tables with the same
     key would have the same noise, and their difference none.
     """
-    if len(counts) != table.cells:
-        raise SfumatoError(f"there are {len(counts)} counts for {table.cells} cells", "give one for each cell")
-    for each in counts:
-        whole_number(least=0, count=each, remedy="count records; a mean is no count")
+    check_counts("count", counts, table.cells)
     bits = Bits(key)
-    return [int(each) + two_sided_geometric(bits, Fraction(table.epsilon)) for each in counts]
+    return [each + two_sided_geometric(bits, Fraction(table.epsilon)) for each in counts]
 
 
 def two_sided_geometric(bits: Bits, epsilon: Fraction) -> int:
@@ -188,14 +185,10 @@ def draw_settings(candidate: int, space: Space, key: RunKey) -> dict[str, Any]:
     >>> draw_settings(3, space, RunKey.from_seed(0)) == draw_settings(3, space, RunKey.from_seed(0))
     True
     """
-    _counted(candidate)
     for name, dimension in space.items():
         if not isinstance(dimension, (Choice, Uniform, LogUniform)):
             raise SfumatoError(
                 f"the space of {name!r} is not a rule to draw from: {dimension!r}", "use Choice, Uniform or LogUniform"
             )
+    whole_number(candidate=candidate)
     return {name: rule.value(key.generator("candidate's settings", candidate, name)) for name, rule in space.items()}
-
-
-def _counted(candidate: int) -> None:
-    whole_number(least=0, candidate=candidate, remedy="count candidates from 0")
