@@ -21,6 +21,7 @@ from benchmarks.shared.federations import Processes, end, free_port, paid
 from sfumato.privacy import ledger
 from sfumato.runs import directory as names
 from sfumato.training.custom.rounds import PrivateRounds
+from tests.scripts import loaded
 
 ROOT = Path(__file__).resolve().parents[1]
 FLOWER, NVFLARE = ROOT / "examples" / "flower", ROOT / "examples" / "nvflare"
@@ -141,11 +142,7 @@ def wait(reached: Callable[[], object], said: Callable[[], str], pause: float = 
 
 def digits(site: int, example: Path = FLOWER / "hospitals" / "task.py") -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     """The example's network, and the images and labels of a site; of site -1 those that nobody trains on."""
-    specification = importlib.util.spec_from_file_location("agreed", example)
-    assert specification
-    assert specification.loader
-    agreed = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(agreed)
+    agreed = loaded(example)
     network = agreed.network if hasattr(agreed, "network") else agreed.Network
     return network(), agreed.images_of(site, 3)
 

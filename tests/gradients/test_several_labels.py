@@ -28,7 +28,7 @@ def network(labels: int, seed: int, *, convolution: bool) -> nn.Module:
     return nn.Sequential(*(first if convolution else [nn.Flatten(), nn.Linear(36, labels)]))
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(st.integers(1, 5), st.integers(1, 5), st.integers(1, 2), st.booleans(), st.floats(0.05, 8.0), st.integers(0, 9))
 def test_sums_are_those_of_the_loss_written_out(examples, labels, views, convolution, max_norm, seed):
     model = network(labels, seed, convolution=convolution)
