@@ -1,10 +1,6 @@
 """Training moves the weights by LAMB's formula, at the run's own rates: on a head, on a whole network whose layers have
 rates of their own, and on the server of federated training."""
 
-import importlib.util
-from pathlib import Path
-from types import ModuleType
-
 import numpy as np
 import pytest
 from torch import nn
@@ -13,19 +9,10 @@ from sfumato import PrivacyPlan, SfumatoError, train
 from sfumato.experiment.settings import Settings
 from sfumato.training import loop
 from sfumato.training.weights import check_choices
+from tests.scripts import loaded
 
-ROOT = Path(__file__).resolve().parents[2]
 STEPS, RATE, SLOWER = 5, 0.3, 0.1
 SCHEDULE = {"schedule": "linear", "warmup": 2}
-
-
-def loaded(path: str) -> ModuleType:
-    specification = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
 
 
 formulas = loaded("tests/optim/formulas.py")

@@ -12,7 +12,7 @@ from sfumato.gradients import ClippedGradient
 from sfumato.gradients.sites.embedding import EmbeddingSite, RowsUse
 from sfumato.gradients.use import Exact, Instantiated, RowMap
 
-quick = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 class Words(nn.Module):
