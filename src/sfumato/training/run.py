@@ -23,7 +23,7 @@ from sfumato.training import launch
 from sfumato.training.conclusion import finish, run_report
 from sfumato.training.job import PrivateJob, PublicJob
 from sfumato.training.loop import Outcome, notify, take_steps
-from sfumato.training.parts.part import Measure
+from sfumato.training.planned import Measure
 from sfumato.training.preparation import resume, sources
 from sfumato.training.preparation.building import pretraining_digests
 from sfumato.training.preparation.estimate import idle_warning

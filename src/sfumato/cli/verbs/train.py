@@ -83,7 +83,7 @@ class Train(PrivateRun, PrivateChoices):
 
     def trial(self) -> Trial:
         """The requested training."""
-        from sfumato.training.parts.options import OPTIONS
+        from sfumato.training.preparation.start import OPTIONS
 
         names = {field.name for field in fields(self)} & set(OPTIONS)
         return replace(super().trial(), options={name: getattr(self, name) for name in OPTIONS if name in names})
@@ -195,6 +195,7 @@ class Embed(PrivateRun, Pair, NoiseMade, ServerChoices, ClientChoices, BudgetOfR
 
     def trial(self) -> Trial:
         """The requested training."""
+        from sfumato.search import Trial
 
         return Trial(
             experiment=EmbeddingExperiment(

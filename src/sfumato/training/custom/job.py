@@ -25,8 +25,7 @@ from sfumato.runs.checkpoint import MOVING, Checkpoint, roundtrip
 from sfumato.runs.owner.lines import DataIdentity
 from sfumato.training.custom.records import LoopRecords
 from sfumato.training.inputs import dropout_keys
-from sfumato.training.parts.part import RunKind
-from sfumato.training.planned import PlannedJob
+from sfumato.training.planned import PlannedJob, RunKind
 from sfumato.training.steps import PrivateTrainingSteps
 from sfumato.training.workers import ALONE, Workers
 

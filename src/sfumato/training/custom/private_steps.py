@@ -30,9 +30,8 @@ from sfumato.training.custom.job import refuse_unready
 from sfumato.training.custom.records import LABELS, LoopRecords, own_records
 from sfumato.training.custom.steps import REFUSE, SKIP, Loss, PrivateSteps
 from sfumato.training.custom.users import group_by_user
-from sfumato.training.parts.options import check_budget
 from sfumato.training.preparation.prepare import check_epsilon
-from sfumato.training.preparation.start import Machine, Start
+from sfumato.training.preparation.start import Machine, Start, check_budget
 
 
 def private_steps(

@@ -23,8 +23,8 @@ from sfumato.privacy.clipping import refuse_without_grid
 from sfumato.randomness import Noise, RunKey
 from sfumato.runs import checkpoint
 from sfumato.runs.checkpoint import stored_materials
-from sfumato.training.parts.public_examples import PublicExamples
 from sfumato.training.preparation.start import Start
+from sfumato.training.public_examples import PublicExamples
 
 
 def noise_named(noise: str, plan: PrivacyPlan, key: RunKey, *, max_norm: float | None = None) -> Noise:

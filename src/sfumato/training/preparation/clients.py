@@ -25,11 +25,10 @@ from sfumato.runs.owner.store import refuse_trained_on
 from sfumato.training.clients import updates_of
 from sfumato.training.job import MICRO_BATCH, Embedding, PrivateJob, PublicJob
 from sfumato.training.local import BackboneWithHead
-from sfumato.training.parts.options import RunOptions, check_kept, split
 from sfumato.training.preparation.building import origins, pretraining_digests, transform_for
 from sfumato.training.preparation.prepare import common_setup, key_of_weights, private_setup
 from sfumato.training.preparation.prepare import prepare as prepare_classifier
-from sfumato.training.preparation.start import Start
+from sfumato.training.preparation.start import RunOptions, Start, check_kept, split
 from sfumato.training.steps import PRIVATE, PUBLIC
 
 Built = Callable[[RunKey], nn.Module]

@@ -25,11 +25,10 @@ from sfumato.training import pretraining
 from sfumato.training.conclusion.finish import conclude
 from sfumato.training.job import EMBEDDING, ROUND, PrivateJob, PublicJob, PublicTraining, is_public
 from sfumato.training.loop import outcome_at_checkpoint
-from sfumato.training.parts.options import RunOptions
 from sfumato.training.preparation import clients as clients_preparation
 from sfumato.training.preparation import resume
 from sfumato.training.preparation.prepare import prepare
-from sfumato.training.preparation.start import Start
+from sfumato.training.preparation.start import RunOptions, Start
 from sfumato.training.run import refuse_finished, result_of
 
 

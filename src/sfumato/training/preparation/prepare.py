@@ -28,12 +28,10 @@ from sfumato.privacy.statements.circumstances import PREPARATION
 from sfumato.randomness import RunKey
 from sfumato.runs import pins
 from sfumato.runs.owner.store import refuse_trained_on
+from sfumato.training.conclusion.releases import steps_to_keep
 from sfumato.training.inputs import features_alone, head_on_features, kept_bytes
 from sfumato.training.job import PUBLIC, PrivateJob, Shape, synthetic_targets
-from sfumato.training.parts.kept_weights import steps_to_keep
-from sfumato.training.parts.options import RunOptions, split
-from sfumato.training.parts.part import RunKind
-from sfumato.training.parts.public_examples import PublicNormalisation
+from sfumato.training.planned import RunKind
 from sfumato.training.preparation.building import (
     build,
     origins,
@@ -43,7 +41,8 @@ from sfumato.training.preparation.building import (
     with_noise,
     with_precision,
 )
-from sfumato.training.preparation.start import Machine, Start, known_micro_batch
+from sfumato.training.preparation.start import Machine, RunOptions, Start, known_micro_batch, split
+from sfumato.training.public_examples import PublicNormalisation
 from sfumato.training.steps import PRIVATE
 from sfumato.training.weights import check_choices
 
