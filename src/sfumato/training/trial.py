@@ -15,7 +15,7 @@ from sfumato._devices import is_follower
 from sfumato.averaging import EMA
 from sfumato.data import Source, SourceSpec
 from sfumato.experiment import users
-from sfumato.experiment.clients import EmbeddingDecision, EmbeddingExperiment, PublicDecision
+from sfumato.experiment.clients import EmbeddingExperiment, PublicDecision
 from sfumato.experiment.drift import second_group
 from sfumato.experiment.experiment import Decision, Experiment, forecast
 from sfumato.experiment.from_keywords import experiment_of, from_choices, refuse_budget, refuse_others, settings_of
@@ -129,7 +129,7 @@ class Trial:
         check_machine(self.machine)
         return SharedData(source=self.experiment.select_records(open_data(self.source, **self._declared)), request={})
 
-    def decide(self, source: Source) -> Decision | EmbeddingDecision | PublicDecision:
+    def decide(self, source: Source) -> Any:
         """The decisions for this source."""
         return self.experiment.decide(source)
 
