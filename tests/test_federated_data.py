@@ -150,19 +150,6 @@ def test_digiface_is_split_by_identity(convert, faces: Path, tmp_path: Path):
     assert rows(tmp_path / "out" / "digiface.csv") != whole
 
 
-@pytest.fixture
-def split(tmp_path: Path) -> Path:
-    """Tables and images of a split by user, as TensorFlow Federated and Hsu et al. 2020 publish them."""
-    place = tmp_path / "data"
-    for shade, name in enumerate(("aa1", "ab2", "ac3", "ba4", "bb5")):
-        picture(place / "images" / name[0] / name[1] / f"{name}.jpg", 40 * shade)
-    train = "user_id,image_id,class\n7,aa1,0\n7,ab2,1\n9,ac3,1\n"
-    (place / "federated_train.csv").write_text(train)
-    (place / "federated_train_user_120k.csv").write_text(train.replace("class", "class,label").replace("\n7", ",5\n7"))
-    (place / "test.csv").write_text("image_id,class\nba4,0\nbb5,0\n")
-    return place
-
-
 def test_recipes_read_the_files_that_are_written():
     sources = {recipe.table_of(f"{recipe.SCHEME}{name}")["source"] for name in recipe.names() if name.startswith("xu")}
     assert sources - {"folder:imagenet"} == {

@@ -48,7 +48,6 @@ loop.descend = held
 MINUTES = 60
 """Allows for a slow machine with much else to do."""
 FLOWER_PLAIN = """
-from __future__ import annotations
 
 import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
@@ -76,7 +75,6 @@ def train(message: Message, context: Context) -> Message:
     return Message(RecordDict(content), reply_to=message)
 """
 NVFLARE_PLAIN = """
-from __future__ import annotations
 
 import argparse
 

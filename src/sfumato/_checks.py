@@ -146,6 +146,13 @@ def one_of(name: str, value: object, allowed: Collection[str], *, remedy: str | 
     raise SfumatoError(f"{name} must be one of {listing}; got {value!r}", remedy)
 
 
+def exactly(name: str, data: Mapping[str, Any], names: Collection[str]) -> Mapping[str, Any]:
+    """Stored data if they hold exactly these names. Refuses anything else."""
+    if set(data) != set(names):
+        raise SfumatoError(f"{name} must hold {', '.join(names)}; got {', '.join(sorted(data))}", "restore the file")
+    return data
+
+
 def parse_json(text: str | bytes) -> Any:
     """JSON without duplicate names; `ValueError` otherwise.
 

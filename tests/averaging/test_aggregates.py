@@ -7,7 +7,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfumato import SfumatoError
 from sfumato.averaging import exponential, kept_count_by_rule, kept_steps, mean
 
 
@@ -57,16 +56,16 @@ def test_types_stay_and_nothing_is_shared(dtype):
     ("call", "words"),
     [
         (lambda: mean([]), "no weights to average"),
-        (lambda: mean([one(1.0), {"v": torch.ones(1)}]), "differ in v, w"),
-        (lambda: mean([one(1.0), one(1.0, 2.0)]), r"are \(2,\) of torch.float32 in one set and \(1,\)"),
-        (lambda: mean([{"w": torch.ones(1, dtype=torch.int64)}]), "torch.int64, which has no mean"),
-        (lambda: exponential([one(1.0)], [1, 2], 0.5), "1 sets of weights and 2 steps"),
+        (lambda: mean([one(1.0), {"v": torch.ones(1)}]), r"not so is v \(1,\) of torch.float32, w"),
+        (lambda: mean([one(1.0), one(1.0, 2.0)]), r"not so is w \(1,\) of torch.float32, w \(2,\)"),
+        (lambda: mean([{"w": torch.ones(1, dtype=torch.int64)}]), r"w \(1,\) of torch.int64"),
+        (lambda: exponential([one(1.0)], [1, 2], 0.5), "argument 2 is longer"),
         (lambda: exponential([one(1.0)] * 2, [2, 2], 0.5), "steps must ascend"),
         (lambda: exponential([one(1.0)], [1], 1.0), "decay must be below 1"),
     ],
 )
 def test_what_has_no_mean_is_refused(call, words):
-    with pytest.raises(SfumatoError, match=words):
+    with pytest.raises(ValueError, match=words):
         call()
 
 

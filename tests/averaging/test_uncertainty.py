@@ -135,7 +135,7 @@ def test_by_default_the_second_half_of_a_run_counts():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: interval(torch.ones(1, 3)), "at least two checkpoints, got 1"),
+        (lambda: interval(torch.ones(1, 3)), "the number of checkpoints must be at least 2, got 1"),
         (lambda: interval(torch.ones(3), 1.0), "confidence must lie strictly between"),
         (lambda: interval(torch.ones(3), shares=[0.5, 0.4]), "shares must sum to 1"),
         (lambda: interval(torch.ones(3), widening=0.5), "widening must be at least 1, got 0.5"),

@@ -22,11 +22,6 @@ REFUSED = {
     "frobnicate": "unknown verb 'frobnicate'; start with: sfumato train SOURCE, such as folder:pictures; see "
     "sfumato --help",
     "train folder pictures": "one argument too many: pictures; see sfumato train --help",
-    "train pictures.zip": "source 'pictures.zip' is of an unknown kind; unpack it, and name what is in it, such as "
-    "folder:PATH",
-    "train a/photo.JPG": "source 'a/photo.JPG' is of an unknown kind; an image is not a data set: give the folder that "
-    "holds the class folders, folder:PATH",
-    # numbers of the plan
     "train digits --epsilon three": "--epsilon must be a number, or several separated by commas, got 'three'; "
     "see sfumato train --help",
     "train digits --epsilon 0": "--epsilon must be positive, got 0.0; give the privacy budget, a number such as 3",

@@ -68,7 +68,7 @@ def test_a_smaller_set_knows_its_users(call, patients, shown):
         ("--user-from 'p([0-9+'", "--user-from p([0-9+ is not a regular expression (unterminated character set"),
         ("--user-from 'p([0-3]_)'", "does not name its user by --user-from p([0-3]_); correct the pattern"),
         ("--user-from folder", "is not in a user's folder; --user-from folder reads PATH/CLASS/USER/IMAGE"),
-        ("--users 20", "--users 20 is declared, but folder:patients does not name the user of each record; leave it"),
+        ("--users 20", "--users 20 is declared, but folder:patients does not name the user of each record; give a"),
         ("--users 0", "users must be at least 1, got 0"),
     ],
 )

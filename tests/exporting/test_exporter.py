@@ -67,28 +67,8 @@ def test_the_same_export_again_is_the_same_bytes_and_anything_else_there_is_refu
         sfumato.export(path, to="torch-export", output=tmp_path / "a")
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "notes").write_text("mine")
-    with pytest.raises(SfumatoError, match="b exists and holds no exported model"):
+    with pytest.raises(SfumatoError, match="notes is not part of this export"):
         sfumato.export(path, to="torch-export", output=tmp_path / "b")
-
-
-def test_a_name_that_ends_as_the_formats_file_is_that_file_with_its_papers_beside_it(tmp_path):
-    path = model(tmp_path, "linear")
-    (tmp_path / "README.md").write_text("mine")
-    for _ in range(2):
-        made = sfumato.export(path, to="torch-export", output=tmp_path / "d.pt2")
-        assert (made.path, made.files) == (tmp_path / "d.pt2", ("d.pt2", "d.preprocessing.json", "d.README.md"))
-    torch.export.load(made.path)
-    said = json.loads((tmp_path / "d.preprocessing.json").read_text("utf-8"))
-    card = (tmp_path / "d.README.md").read_text("utf-8")
-    assert said["classes"] == list(CLASSES)
-    assert 'torch.export.load("d.pt2")' in card
-    assert "`d.preprocessing.json`" in card
-    assert (tmp_path / "README.md").read_text() == "mine"
-    with pytest.raises(SfumatoError, match=r"d\.pt2 has the ending of torch-export, not of|not installed"):
-        sfumato.export(path, to="onnx", output=tmp_path / "d.pt2")
-    (tmp_path / "e.pt2").mkdir()
-    with pytest.raises(SfumatoError, match=r"e\.pt2 already exists"):
-        sfumato.export(path, to="torch-export", output=tmp_path / "e.pt2")
 
 
 def replaced(monkeypatch, **functions):

@@ -184,7 +184,7 @@ def test_shares_are_those_of_exactly_these_classes():
     shares = parse_shares(["b=0.25", "a=0.75"], "prevalence")
     assert ordered_shares(shares, ("a", "b"), "prevalence") == (0.75, 0.25)
     for given_as, classes, words in (
-        (["a=0.5", "b=0.5"], ("a", "bb"), "prevalence names 'b', which is not a class; did you mean 'bb'"),
+        (["a=0.5", "b=0.5"], ("a", "bb"), "prevalence names must be one of a, bb; got 'b'; did you mean bb"),
         (["a=0.5", "b=0.5"], ("a", "b", "c"), "prevalence has no share for the class 'c'"),
         (["a=0.5", "b=0.6"], ("a", "b"), "the shares of prevalence sum to 1.1, not to 1"),
         (["a"], ("a", "b"), "prevalence 'a' is not NAME=SHARE"),

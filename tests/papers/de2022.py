@@ -1,7 +1,5 @@
 """De et al. 2022: what the package runs, beside `formulas/de2022.py`."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

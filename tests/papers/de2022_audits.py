@@ -1,7 +1,5 @@
 """De et al. 2022, appendix A.2: what runs of its audit, beside `formulas/de2022_audits.py`."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -100,7 +98,6 @@ FORMULAS = [
                 case, directions=1
             ),
         },
-        within=1e-6,
     ),
     Formula(
         where="table 9, the upper bound of the advantage",

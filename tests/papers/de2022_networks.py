@@ -1,7 +1,5 @@
 """De et al. 2022: the networks that the package builds, beside `formulas/de2022_networks.py`."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import math

@@ -1,7 +1,5 @@
 """De et al. 2022: what runs of its accounting, beside `formulas/de2022_privacy.py`."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -388,7 +386,6 @@ FORMULAS = [
             "twice the level": lambda case: [2 * rate for rate in power_of_tests(case)],
         },
         within=5e-3,
-        cases=4,
     ),
     Formula(
         where="appendix A.2, Clopper and Pearson's interval",

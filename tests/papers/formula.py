@@ -1,7 +1,5 @@
 """A printed formula, computed a second time: the package beside NumPy in float64, and beside planted mistakes."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ Optimizers, NF-ResNets' convolutions, crops of torchvision and most of dp-accoun
 them.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 
@@ -370,7 +368,6 @@ FORMULAS = [
                 case | {"sigma": case["sigma"] / 2}, (FINE, "down"), (case["grid"], "up")
             ),
         },
-        cases=4,
     ),
     Formula(
         where="dp-accounting, the sensitivity of a Gaussian release",

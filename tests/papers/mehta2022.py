@@ -1,7 +1,5 @@
 """Mehta et al. 2022: what the package runs, beside `formulas/mehta2022.py`."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

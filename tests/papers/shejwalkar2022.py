@@ -1,7 +1,5 @@
 """Shejwalkar et al. 2022: what the package runs, beside `formulas/shejwalkar2022.py`."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 
@@ -604,7 +602,6 @@ FORMULAS = [
             "the noise is not scaled by C": lambda case: ftrl_printed(case, scale=1 / case["max_norm"]),
             "no momentum": lambda case: ftrl_printed(case, momentum=0.0),
         },
-        within=1e-6,
     ),
     Formula(
         where="section 2.3, DP-FTRL: variance of a prefix's noise",

@@ -4,8 +4,6 @@ A paper is a module with `PAPER`, its heading in docs/papers.md, and `FORMULAS`.
 not on the page.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import re

@@ -1,7 +1,5 @@
 """Xu et al. 2022: what the package runs, beside `formulas/xu2022.py`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -509,7 +507,6 @@ FORMULAS = [
             "no momentum of the server": lambda case: formulas.rounds_of_fedemb(case, server=0.0),
             "one rate for backbone and head": lambda case: formulas.rounds_of_fedemb(case, head_scale=1.0),
         },
-        within=1e-6,
         cases=8,
     ),
     Formula(

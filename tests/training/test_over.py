@@ -294,7 +294,7 @@ def test_every_choice_is_in_the_record():
     [
         ({"aggregate": "opa"}, "aggregate must be"),
         ({"aggregate": "ema"}, r"ema is 0 \(no moving average\)"),
-        ({"aggregate": "uta", "ema": 0.9}, "releases the mean of the last weights, but ema is 0.9"),
+        ({"aggregate": "uta", "ema": 0.9}, "aggregate is uta, but ema is 0.9"),
         ({"aggregate": "ema", "ema": 0.9, "aggregate_last": 3}, "aggregate_last is 3, but a moving average covers all"),
         ({"aggregate_last": 3}, "aggregate_last given, but gradients are not taken at an average"),
         ({"aggregate_from": 3, "aggregate_restart": True}, "aggregate_from and aggregate_restart given, but"),

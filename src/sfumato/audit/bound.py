@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from scipy.special import betaincinv, log_ndtr, ndtr
 from scipy.stats import binom
 
-from sfumato._checks import SfumatoError, fraction, not_negative
+from sfumato._checks import fraction, not_negative, within
 
 
 def delta_of(mu: float, epsilon: float) -> float:
@@ -185,8 +185,7 @@ class Bound:
     observations: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not self.epsilon >= 0:
-            raise SfumatoError(f"epsilon must not be negative, got {self.epsilon!r}", "pass 0 if nothing was shown")
+        within("epsilon", self.epsilon, 0, None, remedy="pass 0 if nothing was shown")
         fraction("confidence", self.confidence)
 
     @property

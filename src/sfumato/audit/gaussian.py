@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike
 from scipy.special import bdtr, ndtr, ndtri
 from scipy.stats import binom
 
-from sfumato._checks import SfumatoError, fraction, not_negative, positive, positive_integer
+from sfumato._checks import SfumatoError, fraction, not_negative, positive, positive_integer, within
 from sfumato.audit.bound import (
     Bound,
     at_least,
@@ -78,7 +78,8 @@ def white_box(
     candidates = np.unique(np.atleast_1d(np.asarray(thresholds, float)))
     plain = two_worlds(values_in, values_out, delta=delta, confidence=confidence, threshold=candidates)
     share, steps = (1 - fraction("confidence", confidence)) / len(candidates), positive_integer("steps", steps)
-    q, sizes = _probability(sampling_probability), (len(values_in), len(values_out))
+    q, sizes = positive("sampling_probability", sampling_probability), (len(values_in), len(values_out))
+    within("sampling_probability", q, None, 1, remedy="pass the plan's, or 1 for full batches")
     counts = {
         float(candidate): (int((values_in < candidate).sum()), int((values_out >= candidate).sum()))
         for candidate in candidates
@@ -190,17 +191,6 @@ def _composed(mu: float, q: float, steps: int, delta: float) -> float:
     return epsilon_of(mu * math.sqrt(steps), delta) if q == 1 else epsilon_of_mixture(mu, q, steps, delta)
 
 
-def _probability(value: float) -> float:
-    if value == 1:
-        return 1.0
-    try:
-        return fraction("sampling_probability", value)
-    except SfumatoError:
-        raise SfumatoError(
-            f"sampling_probability must lie in (0, 1], got {value!r}", "pass the plan's, or 1 for full batches"
-        ) from None
-
-
 def two_worlds(
     scores_in: ArrayLike,
     scores_out: ArrayLike,
@@ -234,7 +224,9 @@ def two_worlds(
     world_in, world_out = _scores("scores_in", scores_in), _scores("scores_out", scores_out)
     delta, alpha = not_negative("delta", delta), 1 - fraction("confidence", confidence)
     if threshold is None:
-        first = _reserved(choosing, min(len(world_in), len(world_out)))
+        fewest = min(len(world_in), len(world_out))
+        first = fewest // 2 if choosing is None else positive_integer("choosing", choosing)
+        within("choosing", first, 1, fewest - 1, remedy="pass more scores, or a threshold")
         tests = [_best_threshold(world_in[:first], world_out[:first], delta, alpha)]
         world_in, world_out = world_in[first:], world_out[first:]
     else:
@@ -292,15 +284,6 @@ def _scores(name: str, values: ArrayLike) -> np.ndarray:
             "pass one number for each model",
         )
     return scores
-
-
-def _reserved(choosing: int | None, fewest: int) -> int:
-    first = fewest // 2 if choosing is None else positive_integer("choosing", choosing)
-    if not 0 < first < fewest:
-        raise SfumatoError(
-            f"choosing must leave scores in each world, got {first} of {fewest}", "pass more scores, or a threshold"
-        )
-    return first
 
 
 def _counts(world_in: np.ndarray, world_out: np.ndarray, threshold: float, above: bool) -> tuple[int, int, int, int]:

@@ -65,6 +65,18 @@ class Labels:
             classes=declared_names(self.classes), label_columns=declared_names(self.label_columns, "label_columns")
         )
 
+    def refuse_columns(self, where: str) -> None:
+        """Refuses `label_columns` for records with one label each."""
+        if self.label_columns is not None:
+            raise SfumatoError(f"`label_columns` are declared, and {where} has one label per record", "leave them out")
+
+    def require_columns(self, names: Sequence[str], where: str) -> None:
+        """Refuses `label_columns` that are not among the names of the labels."""
+        for name in self.label_columns or ():
+            if name not in names:
+                problem = f"`label_columns` names {name!r}, and {where} has no such label"
+                raise SfumatoError(problem, f"name some of {', '.join(names)[:200]}")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Pixels:

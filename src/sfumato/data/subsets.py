@@ -19,8 +19,7 @@ import numpy as np
 from sfumato._checks import SfumatoError, fraction, positive_integer
 from sfumato._files import write
 from sfumato.data.pieces import CachedRecords, Part
-from sfumato.data.readers.layout import refuse_without_users
-from sfumato.data.record_users import BY_CLASS, LENGTH, in_test, user_code
+from sfumato.data.record_users import BY_CLASS, LENGTH, in_test, refuse_without_users, user_code
 from sfumato.data.records import numbered
 from sfumato.data.source import FACTS, LEFT_OUT, Source, own_codes
 
@@ -49,11 +48,7 @@ def count_users(declared: int | None, train: Part, where: str) -> int | None:
     if train.users is not None:
         return len(by_user(train)[1]) if declared is None else declared
     if declared is not None:
-        raise SfumatoError(
-            f"`users={declared}` is declared, but {where} does not name the user of each record",
-            "leave it out, or give a table's column user, an archive's users_train, a folder's `user_from`, or "
-            "`user_from=class` if each class is one user",
-        )
+        refuse_without_users(f"`users={declared}` is declared, but {where}")
     return None
 
 

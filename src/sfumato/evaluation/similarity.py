@@ -132,8 +132,6 @@ def embed(model: nn.Module, batches: Iterable[Tensor]) -> Tensor:
     device = next(model.parameters()).device
     with evaluation_mode(model), torch.no_grad():
         embeddings = [normalise(model(images.to(device))).float().cpu() for images in batches]
-    if not embeddings:
-        raise SfumatoError("there are no images to embed", "pass at least one batch")
     return torch.cat(embeddings)
 
 
@@ -158,11 +156,6 @@ def nearest(gallery: Tensor, queries: Tensor | None = None, *, k: int = 5, side:
     queried = gallery if queries is None else checked_embeddings(queries)
     others = len(gallery) - (queries is None)
     within("k", positive_integer("k", k), None, others, remedy="give at most the number of images to choose from")
-    if queried.shape[1] != gallery.shape[1]:
-        raise SfumatoError(
-            f"queries have {queried.shape[1]} dimensions and the gallery's embeddings {gallery.shape[1]}",
-            "embed both with the same model",
-        )
     blocks_of_keys = [
         _best(normalise(queried[row : row + side]), gallery, k, side, None if queries is not None else row)
         for row in range(0, len(queried), side)

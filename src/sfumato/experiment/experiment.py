@@ -97,7 +97,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
         """Refuses options that are impossible for this source, as far as its spelling and declarations show."""
         self._provisional.check_source(spec, self.model)
         if self.unit == "user":
-            spec.refuse_without_users("train --unit user")
+            spec.refuse_without_users()
         elif spec.declared.examples is not None:
             self._check_plan(positive_integer("examples", spec.declared.examples))
 

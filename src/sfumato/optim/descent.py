@@ -42,10 +42,8 @@ class Descent:
     def __post_init__(self) -> None:
         positive("learning_rate", self.learning_rate, remedy="give a number such as 0.5")
         positive("pretrained_rate", self.pretrained_rate, remedy="give a number such as 0.1")
-        if self.learning_rate * max(1.0, self.pretrained_rate) > LARGEST_RATE:
-            raise SfumatoError(
-                f"learning_rate {self.learning_rate!r} exceeds the range of float32", "give a number such as 0.5"
-            )
+        largest = self.learning_rate * max(1.0, self.pretrained_rate)
+        within("learning_rate", largest, None, LARGEST_RATE, remedy="give a number such as 0.5")
         if isinstance(self.trainable, str):
             raise SfumatoError(f"trainable must be a list of names, got {self.trainable!r}", "give it in brackets")
         object.__setattr__(self, "trainable", tuple(self.trainable))

@@ -16,8 +16,7 @@ from sfumato.data.paths import stem_of
         ("folder:data/pictures/", "pictures"),
         ("folder:.", "here"),
         ("parquet:photos/train-00000.parquet", "train-00000"),
-        ("parquet:photos/train-{000..003}.parquet", "photos"),
-        ("parquet:photos/{train,test}/*.parquet", "photos"),
+        ("parquet:photos/t*/*.parquet", "photos"),
         ("parquet:*.parquet", "here"),
     ],
 )

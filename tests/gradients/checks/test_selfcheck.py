@@ -7,9 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from sfumato import _devices
-from sfumato._checks import SfumatoError
-from sfumato.gradients import ClippedGradient
+from sfumato import ClippedGradient, SfumatoError, _devices
 from sfumato.gradients.checks import selfcheck
 from sfumato.gradients.checks.selfcheck import _Answer, _repeats
 from sfumato.gradients.sites.conv import ConvSite
@@ -130,3 +128,26 @@ def test_gradients_may_cancel():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Embedding(3, 4), nn.Flatten(), nn.Linear(8, 2))
     ClippedGradient(model, F.cross_entropy).self_check(torch.ones(2, dtype=torch.int64), targets=torch.tensor([0, 1]))
+
+
+class Coarse(nn.Linear):
+    """Enables autocast in its forward pass."""
+
+    def forward(self, inputs):
+        with torch.autocast("cpu", torch.bfloat16):
+            return super().forward(inputs).to(inputs.dtype)
+
+
+@pytest.mark.parametrize("views", [1, 2])
+def test_it_is_named_with_the_option_that_is_there(views):
+    with pytest.raises(SfumatoError, match=r"computes in bfloat16 in its forward pass.*precision=bfloat16"):
+        ClippedGradient(Coarse(20, 3), F.cross_entropy, views=views).self_check((20,))
+
+
+def test_a_self_check_under_autocast_is_named():
+    gradient = ClippedGradient(nn.Linear(20, 3), F.cross_entropy)
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(SfumatoError, match="call it outside"):
+        gradient.self_check((20,))
+    gradient.self_check((20,))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert gradient(torch.randn(4, 20), torch.arange(4) % 3).norms.dtype == torch.float64

@@ -136,5 +136,5 @@ def test_other_models_are_refused(name, match):
 
 
 def test_weights_of_timm_are_refused():
-    with pytest.raises(SfumatoError, match="no models of texts"):
+    with pytest.raises(SfumatoError, match="needs a timm model, got model 'bag'"):
         create_for_texts("bag", classes=3, vocabulary=9, length=5, pretrained="timm")

@@ -35,8 +35,7 @@ class Export(ModelOptions):
     to: Literal["onnx", "torch-export"] = "onnx"
     """The format."""
     output: str | None = option("PATH")
-    """Output folder, or a model file that ends in .onnx or .pt2. (default: export-TO in the run directory, NAME-TO
-    beside a model file)"""
+    """Output folder. (default: export-TO in the run directory, NAME-TO beside a model file)"""
 
     def run(self) -> None:
         """Write the model and print its path."""

@@ -102,7 +102,7 @@ class _Reader:
         for name in names:
             column = table[name].combine_chunks()
             if column.null_count:
-                self._refuse(first + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False))), f"no {name}")
+                self._refuse(first + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False))), name)
         for fact, name in self.extra_columns.items():
             self._text(self.texts[fact], table[name].combine_chunks(), fact, first)
         columns = [table[name].combine_chunks() for name in self._labels]
@@ -132,12 +132,11 @@ class _Reader:
         for place in np.flatnonzero((labels < 0) | (labels >= len(names)))[:1].tolist():
             label = int(labels[place])
             class_lists.require_named(label, len(names), f"{self._stored.name(place)!r} has", first=0)
-            self._refuse(place, f"the label {label}, which is no class")
+            raise class_lists.no_class(f"{self._stored.name(place)!r} has", label)
         return labels, names, None if self._declared.classes else written
 
-    def _refuse(self, place: int, lacking: str) -> NoReturn:
-        remedy = "fill it in, or remove the row"
-        raise SfumatoError(f"image {self._stored.name(int(place))!r} has {lacking}", remedy)
+    def _refuse(self, place: int, value: str) -> NoReturn:
+        raise class_lists.missing(f"image {self._stored.name(place)!r}", value)
 
     def _text(self, texts: Texts, column: pa.Array, name: str, first: int) -> None:
         kind = str(column.type)
@@ -157,7 +156,7 @@ class _Reader:
         names = encoded.dictionary.to_pylist()
         places = encoded.indices.to_numpy(zero_copy_only=False)
         for place in [place for place, text in enumerate(names) if not text.strip()][:1]:
-            self._refuse(first + int(np.argmax(places == place)), f"no {name}")
+            self._refuse(first + int(np.argmax(places == place)), name)
         if name == "user":
             for place, text in enumerate(names):
                 refuse_several(text, f"image {self._stored.name(first + int(np.argmax(places == place)))!r}")
@@ -168,9 +167,8 @@ class _Reader:
         """0 or 1 for each of `label_columns`, from lists of labels: by name, by number if class labels have names, or
         lists of 0 and 1."""
         wanted, names = self._declared.label_columns or (), inner_names(self._stored.schema, str(self._listed))
-        if names is not None and (unknown := [name for name in wanted if name not in names]):
-            remedy = f"the column {self._listed!r} has {', '.join(names)[:200]}"
-            raise SfumatoError(f"`label_columns` names {unknown[0]!r}, and {self._where} has no such label", remedy)
+        if names is not None:
+            self._declared.require_columns(names, self._where)
         result = np.zeros((len(column), len(wanted)), np.int64)
         for row, labels in enumerate(column.to_pylist()):
             numbers = all(type(label) is int for label in labels)
@@ -180,7 +178,7 @@ class _Reader:
             if names is not None and numbers and all(0 <= label < len(names) for label in labels):
                 labels = [names[label] for label in labels]
             if not all(isinstance(label, str) for label in labels):
-                self._refuse(first + row, f"labels that are neither names nor {len(wanted)} of 0 and 1")
+                self._refuse(first + row, f"labels that are names or {len(wanted)} of 0 and 1")
             present = {to_nfc(label) for label in labels}
             result[row] = [name in present for name in wanted]
         return result

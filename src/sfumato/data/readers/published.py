@@ -20,7 +20,7 @@ from sfumato._checks import SfumatoError
 from sfumato.data.classes import part_by_name
 from sfumato.data.declared import Order
 from sfumato.data.readers import python_data
-from sfumato.data.readers.numpy_archive import parts_of
+from sfumato.data.readers.arrays import parts_of
 from sfumato.data.source import Parts
 
 SPLIT_SEED = b"sfumato digits split"
@@ -151,8 +151,7 @@ def load_torchvision(name: str, order: Order) -> Parts:
     sets = _sets(name, kind, root, download=loading.download)
     if name not in IN_ARRAYS:
         return python_data.load_sets(sets, order, where)
-    if order.declared.labels.label_columns is not None:
-        raise SfumatoError(f"`label_columns` are declared, and {where} has one label per image", "leave them out")
+    order.declared.labels.refuse_columns(where)
     names = tuple(str(digit) for digit in range(10)) if name == "MNIST" else tuple(sets["train"].classes)
 
     def originals(dataset: Any) -> np.ndarray:
