@@ -469,7 +469,7 @@ def test_a_record_moves_one_count_whatever_a_model_makes_of_a_batch(private, pla
     counted = releases.count_cells
     monkeypatch.setattr(finish, "report", lambda *_, **__: "")
     monkeypatch.setattr(
-        published, "count_cells", lambda *given, **others: seen.append(counted(*given, **others)) or seen[-1]
+        releases, "count_cells", lambda *given, **others: seen.append(counted(*given, **others)) or seen[-1]
     )
     for name, part in (("whole", whole), ("less", whole.select(np.arange(len(whole)) > 0))):
         source = replace(private, test=part)
