@@ -147,7 +147,7 @@ class RepeatedLosses:
         """Converts dp-accounting's masses of one step's losses."""
         import numpy as np
 
-        from sfumato.privacy.theorems.connect_dots import ConnectedDots
+        from sfumato.privacy.theorems.sampled_losses import ConnectedDots
 
         dense, subtracted = curve.to_dense_pmf(), not isinstance(curve, ConnectedDots)
         support = np.flatnonzero(dense._probs > 0)

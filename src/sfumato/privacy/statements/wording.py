@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sfumato._checks import SfumatoError
+from sfumato._checks import positive_integer, whole_number, within
 from sfumato.privacy.ledger import Entry, Ledger
 from sfumato.privacy.plan import PrivacyPlan
 from sfumato.privacy.statements.circumstances import FACT_NAMES, FILTERED, ORIGINS, PREPARATION, Circumstances, Search
@@ -143,12 +143,9 @@ class ProcessCounts:
     machines: int
 
     def __post_init__(self) -> None:
-        numbers = (self.processes, self.machines)
-        if any(type(number) is not int for number in numbers) or not 2 <= self.processes >= self.machines >= 1:
-            raise SfumatoError(
-                f"a run was computed by {self.processes!r} processes on {self.machines!r} machines",
-                "give at least two processes, and no more machines than processes",
-            )
+        remedy = "give at least two processes, and no more machines than processes"
+        whole_number("processes", self.processes, 2, remedy=remedy)
+        within("machines", positive_integer("machines", self.machines), None, self.processes, remedy=remedy)
 
     @classmethod
     def from_entries(cls, entries: Iterable[Entry]) -> ProcessCounts | None:
@@ -200,10 +197,7 @@ class ProcessCounts:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ProcessCounts:
         """The value that `to_dict` wrote."""
-        try:
-            return cls(processes=data["processes"], machines=data["machines"])
-        except (KeyError, TypeError):
-            raise SfumatoError("the record does not say who computed", "restore it from a copy") from None
+        return cls(processes=data["processes"], machines=data["machines"])
 
 
 def not_covered(words: Wording, facts: Circumstances, computed: ProcessCounts | None) -> list[str]:
