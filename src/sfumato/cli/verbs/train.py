@@ -92,7 +92,7 @@ class Train(PrivateRun, PrivateChoices):
         """The job of a run directory, from its record."""
         from sfumato.training.preparation import from_record
 
-        return from_record.job_from_record(path, trust_code=self.trust_code)
+        return from_record.job_from_record(path, made_with="train", trust_code=self.trust_code)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +142,7 @@ class Pretrain(ObserverOptions, SharedWork, TrainingChoices):
         """The job of a run directory, from its record."""
         from sfumato.training.preparation import from_record
 
-        return from_record.public_job_from_record(path, trust_code=self.trust_code)
+        return from_record.job_from_record(path, made_with="pretrain", trust_code=self.trust_code)
 
     def job(self, progress: Any) -> tuple[PublicJob, RunDirectory]:
         """The job, prepared up to the first step, and the run directory."""
@@ -210,6 +210,6 @@ class Embed(PrivateRun, Pair, NoiseMade, ServerChoices, ClientChoices, BudgetOfR
 
     def job_from_record(self, path: str) -> tuple[PrivateJob | PublicJob, RunDirectory]:
         """The job of a run directory, from its record."""
-        from sfumato.training.preparation.from_record import embedding_job_from_record
+        from sfumato.training.preparation import from_record
 
-        return embedding_job_from_record(path)
+        return from_record.job_from_record(path, made_with="embed")
