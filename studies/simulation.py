@@ -156,7 +156,7 @@ class ScaledTrial(Trial):
 
     def prepare_job(self, decided: Any, source: Source, start: Start, own: Any = None) -> PrivateJob:
         """The job of one run, whose record names the factor of the simulation."""
-        start = replace(start, request={**start.context.request, "simulates": self.simulate})
+        start = replace(start, request={**start.facts.request, "simulates": self.simulate})
         return super().prepare_job(decided, source, start, own)
 
 

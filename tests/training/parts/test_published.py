@@ -26,7 +26,7 @@ from sfumato.training.conclusion import finish, releases
 from sfumato.training.conclusion.run_report import report
 from sfumato.training.preparation.from_record import finish_early
 from sfumato.training.preparation.prepare import prepare
-from sfumato.training.preparation.start import recorded_key, recorded_performance
+from sfumato.training.preparation.start import Start
 from sfumato.training.scorers import Scorer
 
 pytestmark = pytest.mark.usefixtures("one_secret")
@@ -266,10 +266,8 @@ def test_a_run_whose_figures_were_published_early_takes_no_further_step(
     run = RunDirectory(tmp_path / "run")
 
     def job():
-        return prepare(
-            None, private, plan, SETTINGS, keep=0, report_epsilon=2.5, recorded=recorded_performance(run),
-            key=recorded_key(run), threads=1, device="cpu",
-        )  # fmt: skip
+        start = Start.for_run(run, threads=1, device="cpu")
+        return prepare(None, private, plan, SETTINGS, start, keep=0, report_epsilon=2.5)
 
     with monkeypatch.context() as patch:
         patch.setattr(finish, "close", stopping)

@@ -132,7 +132,7 @@ class PrivateSteps:
         if run.complete() or run.finished:
             self._load()
             return
-        device, recorded = next(iter(model.parameters())).device, start.unfinished.recorded
+        device, recorded = next(iter(model.parameters())).device, start.facts.recorded
         _, threads = configure_torch(start)
         machine: dict[str, Any] = {"device": str(device), "threads": threads, "precision": precision_of(start)}
         own: dict[str, Any] = {"max_norm": plan.max_norm, "methods": recorded.methods if recorded else None}

@@ -1,4 +1,4 @@
-"""How a run starts or resumes: machine, pinned facts, context, and the options besides plan and settings."""
+"""How a run starts or resumes: its machine, what it knows, and the options besides plan and settings."""
 
 from __future__ import annotations
 
@@ -21,11 +21,6 @@ from sfumato.runs.owner.store import History
 from sfumato.runs.releases import MICRO_BATCH_AT_FIRST
 
 
-def original_micro_batch(run: RunDirectory) -> int | None:
-    """The original micro-batch size of a run that has halved it; else None."""
-    return run.read_json(names.SETTINGS).get(MICRO_BATCH_AT_FIRST) if run.exists else None
-
-
 @dataclass(frozen=True, kw_only=True)
 class Machine:
     """The machine settings of a run. None for the recorded value, else the default.
@@ -45,38 +40,28 @@ class Machine:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unfinished:
-    """Facts pinned by an unfinished run; empty for a new one.
+class RunFacts:
+    """What a run knows when it starts.
 
     Args:
-        recorded: its performance settings.
-        key: its key; without one, a new key is drawn, or derived from the seed and the run's choices.
-    """
-
-    recorded: Performance | None = None
-    key: RunKey | None = field(default=None, repr=False)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Context:
-    """The context of a run.
-
-    Args:
+        recorded: the performance settings of an unfinished run; None for a new run.
+        key: the key of an unfinished run; without one, a new key is drawn, or derived from the seed and the choices.
         request: the user's request, for the record.
         search: the search that the run is part of, if the search has no guarantee.
     """
 
+    recorded: Performance | None = None
+    key: RunKey | None = field(default=None, repr=False)
     request: Mapping[str, Any] = field(default_factory=dict)
     search: Search | None = None
 
 
 @dataclass(frozen=True, kw_only=True, init=False)
 class Start(NestedChoices):
-    """Machine, pinned facts and context of a run; given flat or by its parts."""
+    """How a run starts or resumes; given flat or by its parts."""
 
     machine: Machine
-    unfinished: Unfinished
-    context: Context
+    facts: RunFacts
 
     @classmethod
     def given(cls, start: Start | None, others: Mapping[str, Any]) -> Start:
@@ -89,15 +74,13 @@ class Start(NestedChoices):
 
         If the run has halved its micro-batches, a request for the original size keeps the current one.
         """
-        start = cls(recorded=recorded_performance(run), key=recorded_key(run), **others)
-        if start.machine.micro_batch in (None, original_micro_batch(run)):
+        if not run.exists:
+            return cls(**others)
+        record = run.read_json(names.SETTINGS)
+        start = cls(recorded=Performance.from_dict(record["performance"]), key=recorded_key(run), **others)
+        if start.machine.micro_batch == record.get(MICRO_BATCH_AT_FIRST):
             return replace(start, machine=replace(start.machine, micro_batch=None))
         return start
-
-
-def recorded_performance(run: RunDirectory) -> Performance | None:
-    """The performance settings of an unfinished run; None if there is no run."""
-    return Performance.from_dict(run.read_json(names.SETTINGS)["performance"]) if run.exists else None
 
 
 def known_micro_batch(start: Start, noise: str) -> int | None:
@@ -105,8 +88,8 @@ def known_micro_batch(start: Start, noise: str) -> int | None:
     be measured."""
     if start.machine.micro_batch is not None:
         return start.machine.micro_batch
-    if start.unfinished.recorded is not None:
-        return start.unfinished.recorded.micro_batch
+    if start.facts.recorded is not None:
+        return start.facts.recorded.micro_batch
     return 1 if noise == SECURE else None
 
 
