@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,7 +89,8 @@ def execute(
             progress.report(note)
         resume.begin(job, run, history)
     heading.add_to(run)
-    with _ledger(job, run, progress) as ledger:
+    private = isinstance(job, PrivateJob)
+    with Ledger(run / names.LEDGER, notify=progress.report) if private else nullcontext() as ledger:
         refuse_finished(run)  # another process may have finished it meanwhile
         remove_temporary(run.path)
         launch.current_workers().announce_run(run)
@@ -97,7 +98,7 @@ def execute(
         if not all(value.isfinite().all() for value in outcome.weights.values()):
             progress.report("note: training diverged: some weights are not finite; give a smaller learning rate")
         if outcome.step < job.steps:
-            promise = "; its statement gives the epsilon of the whole plan" * isinstance(job, PrivateJob)
+            promise = "; its statement gives the epsilon of the whole plan" * private
             progress.report(f"an observer ended the run after {outcome.step} of {job.steps} steps{promise}")
         progress.report("evaluating; writing the model and its report")
         history = resume.owner_history(job)  # totals count the runs that began meanwhile
@@ -144,11 +145,6 @@ def option_notes(job: PrivateJob) -> Iterator[str]:
         yield f"note: with weights by `class_prevalence`, rare {named} are recognised more often and others less often"
     if job.public_examples is not None:
         yield from job.public_examples.notes(job.source)
-
-
-def _ledger(job: PrivateJob | PublicJob, run: RunDirectory, progress: Progress) -> AbstractContextManager[Any]:
-    """The ledger of a private run; no context for others."""
-    return Ledger(run / names.LEDGER, notify=progress.report) if isinstance(job, PrivateJob) else nullcontext()
 
 
 def take_remaining_steps(
