@@ -85,7 +85,7 @@ def execute(
             resume.record_use(job, run, run.identity, history)  # in case its line was lost
         progress.report(f"resuming the unfinished run in {run.path}")
     else:
-        for note in _notes(job, history):
+        for note in notes_before(job, history):
             progress.report(note)
         resume.begin(job, run, history)
     heading.add_to(run)
@@ -123,7 +123,7 @@ def execute_in_workers(job: Callable[[], PrivateJob | PublicJob], run: RunDirect
         return read(run) if isinstance(own, PrivateJob) else result_of(own, run, own.statement, outcome, None)
 
 
-def _notes(job: PrivateJob | PublicJob, history: History | None) -> Iterator[str]:
+def notes_before(job: PrivateJob | PublicJob, history: History | None) -> Iterator[str]:
     """Messages for the owner before the run begins."""
     if (warning := uses.declared_public_note(job.source)) is not None:
         yield warning
@@ -133,17 +133,12 @@ def _notes(job: PrivateJob | PublicJob, history: History | None) -> Iterator[str
     yield from sources.notes(source, job.plan)
     yield from (f"note: {note}" for note in job.notes)
     yield from resume.earlier_use_notes(job, history)
-    yield from option_notes(job)
-    yield from store.unlisted_notes(source, pretraining_digests(source, job.settings))
-
-
-def option_notes(job: PrivateJob) -> Iterator[str]:
-    """Messages about class weights, and about the public examples of the normalisation."""
     if job.settings.objective.class_prevalence is not None:
-        named = "labels" if job.source.multilabel else "classes"
+        named = "labels" if source.multilabel else "classes"
         yield f"note: with weights by `class_prevalence`, rare {named} are recognised more often and others less often"
     if job.public_examples is not None:
-        yield from job.public_examples.notes(job.source)
+        yield from job.public_examples.notes(source)
+    yield from store.unlisted_notes(source, pretraining_digests(source, job.settings))
 
 
 def take_remaining_steps(

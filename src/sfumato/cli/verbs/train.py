@@ -61,12 +61,11 @@ class Train(PrivateRun, PrivateChoices):
     def preview(self, job: PrivateJob, run: RunDirectory, progress: Progress) -> None:
         """Print the dry run."""
         from sfumato.cli.output import training_output
-        from sfumato.training.preparation import resume, sources
-        from sfumato.training.run import option_notes, refuse_finished
+        from sfumato.training.preparation.resume import owner_history
+        from sfumato.training.run import notes_before, refuse_finished
 
         refuse_finished(run)
-        notes = (*sources.notes(job.source, job.plan), *(f"note: {note}" for note in job.notes), *option_notes(job))
-        for note in (*(() if run.exists else resume.earlier_use_notes(job, resume.owner_history(job))), *notes):
+        for note in notes_before(job, None if run.exists else owner_history(job)):
             progress.report(note)
         data = training_output.dry_run_data(job, run)
         if not run.exists:
