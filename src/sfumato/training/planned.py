@@ -133,9 +133,16 @@ class Job:
         """The state after so many steps. `state` are further fields of the checkpoint."""
         return Checkpoint.of(step, self.module, average, optimizer, **state)
 
-    def restore(self, checkpoint: Checkpoint, optimizer: torch.optim.Optimizer, *, where: str) -> dict[str, Tensor]:
-        """Restores module and optimizer from the checkpoint. Returns the average's state."""
-        checkpoint.require_optimizer(optimizer, where=where)
+    def restore(
+        self, checkpoint: Checkpoint, optimizer: torch.optim.Optimizer, *, where: str | None
+    ) -> dict[str, Tensor]:
+        """Restores module and optimizer from the checkpoint. Returns the average's state.
+
+        Args:
+            where: the run, whose optimizer must have the same constants; None if no further step is taken.
+        """
+        if where is not None:
+            checkpoint.require_optimizer(optimizer, where=where)
         return checkpoint.restore(self.module, optimizer, self.device)
 
     def released_weights(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -100,7 +100,7 @@ def conclude_early(
 ) -> tuple[Statement | NoGuarantee, Outcome, History | None]:
     """Ends an unfinished run at its last checkpoint. The statement is still that of the whole plan."""
     checkpoint = resume.verified_checkpoint(run, ledger, resume.paid_steps(ledger, job, run))
-    average = job.restore(checkpoint, job.optimizer(), where=str(run.path))
+    average = job.restore(checkpoint, job.optimizer(), where=None)
     outcome = Outcome(step=checkpoint.step, weights=weights_to_release(job.module, job.averaging, average))
     if (run / names.METRICS).exists():
         MetricsFile(run).on_train_begin(checkpoint.step, job.steps)
