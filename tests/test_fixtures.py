@@ -21,7 +21,8 @@ import torch
 
 from sfumato import PrivacyPlan, SfumatoError, load, open_source, owner_key, verify
 from sfumato.cli import main, registry
-from sfumato.cli.options import recipe, space
+from sfumato.cli.options import recipe
+from sfumato.cli.verbs.sweep import read_space
 from sfumato.privacy import NoGuarantee, ledger
 from sfumato.runs import directory, pins
 from sfumato.search.space import VARIED
@@ -220,7 +221,7 @@ def test_recipes_are_still_read(copies, version):
         found = recipe.read(str(place / path), {}, known, verb=verb)
         assert found == {name: tuple(value) if isinstance(value, list) else value for name, value in told.items()}
     assert recipe.epsilon_of(str(place / "poisson.toml")) == 2.0
-    assert list(space.read((), str(place / "poisson.toml"), VARIED, trust_code=False)) == ["learning_rate", "ema"]
+    assert list(read_space((), str(place / "poisson.toml"), VARIED, trust_code=False)) == ["learning_rate", "ema"]
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -99,13 +99,23 @@ def fraction(name: str, value: object, *, remedy: str = "give a number strictly 
     return result
 
 
-def positive_integer(name: str, value: object, *, remedy: str = "give a whole number of at least 1") -> int:
-    """The value as an integer of at least one. Refuses anything else, including whole floats."""
+def whole_number(name: str, value: object, least: int | None = 0, *, remedy: str = "give a whole number") -> int:
+    """The value as an integer of at least `least`. Refuses anything else, including whole floats."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise SfumatoError(f"{name} must be a whole number, got {value!r}", remedy)
-    if value < 1:
-        raise SfumatoError(f"{name} must be at least 1, got {value!r}", remedy)
+    within(name, value, least, None, remedy=remedy)  # type: ignore[arg-type]
     return int(value)
+
+
+def positive_integer(name: str, value: object, *, remedy: str = "give a whole number of at least 1") -> int:
+    """The value as an integer of at least one. Refuses anything else, including whole floats."""
+    return whole_number(name, value, 1, remedy=remedy)
+
+
+def true_or_false(name: str, value: object) -> None:
+    """Refuses anything but True and False."""
+    if not isinstance(value, bool):
+        raise SfumatoError(f"{name} must be true or false, got {value!r}", "give True or False")
 
 
 def below_one(name: str, value: object, *, remedy: str = "give a number in [0, 1)") -> float:

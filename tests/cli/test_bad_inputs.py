@@ -34,8 +34,6 @@ REFUSED = {
     "plan --examples 1000": "three of --batch-size, --steps, --noise-multiplier and --epsilon are needed, got none; "
     "leave out the one to compute; sfumato train SOURCE --dry-run chooses them by rules",
     "tradeoff --examples 1000": "--epsilon is missing; give it, such as --epsilon 8",
-    "tradeoff --examples 1000 --epsilon 3 --plot missing/a.svg": "--plot must be a .svg file in a folder that exists, "
-    "got 'missing/a.svg'; give a.svg",
     # choices of the model and its training
     "train digits QUICK --pretrained missing.safetensors": "pretrained file missing.safetensors does not exist; give "
     "the path of a finished run or of a safetensors file, or the word timm",
@@ -59,7 +57,7 @@ REFUSED = {
     "train missing.toml": "the recipe missing.toml does not exist; check the path",
     "train nosource.toml": 'the recipe nosource.toml names no source; give --source, or add source = "digits" to it',
     "train many.toml": "steps in the recipe many.toml must be a number, got 'many'; write a number",
-    "train recipe:": "no recipe is called ''; give recipe: and one of digits, mnist, board/...others of xu2022",
+    "train recipe:": "no recipe is called ''; take one of docs/recipes.md",
     "train recipe:mehta2022/table5": "no recipe is called 'mehta2022/table5'; give recipe: and one of "
     "mehta2022/table4, ...",
     "train recipe:de2022/table13": "recipe:de2022/table13 has rows by --epsilon, but none is selected; give --epsilon "

@@ -60,14 +60,6 @@ def test_a_run_goes_on_by_processes_on_the_device_that_it_has_recorded(run):
     assert _device_of(parse(["train", "digits", "--device", "cuda:1"])) == "cuda:1"
 
 
-def test_a_search_starts_processes_of_its_own(call, monkeypatch):
-    for name, value in (("RANK", "0"), ("WORLD_SIZE", "3")):
-        monkeypatch.setenv(name, value)
-    printed = call("sweep digits --vary learning-rate=0.1,1", status=1)
-    assert "this is one of 3 processes of one command, and sfumato sweep trains its runs in processes" in printed
-    assert "start it alone, with --processes 3 for so many runs at once" in printed
-
-
 def test_other_verbs_are_for_the_first_process_alone(call, first_of_two):
     assert "epsilon" in call("plan --examples 1000 --noise-multiplier 8 --batch-size 10 --steps 10 --delta 1e-5")
 

@@ -126,7 +126,7 @@ def test_sizes_that_are_declared_are_not_read(arrays, tmp_path):
         ({"drift_groups": ("2", "7")}, None, "drift_groups names 7, which is not a class of the source"),
         ({"drift_groups": ("0", "1", "2", "3")}, None, "drift_groups names all of the training records"),
         ({}, 200, "drift_size is missing, and the number of examples is declared as 200"),
-        ({"drift_size": 200}, 200, "drift_size must be below the 200 examples, got 200"),
+        ({"drift_size": 200}, 200, "drift_size must be at most 199, got 200"),
         ({"drift_size": 40}, 200, "batch_size must be at most 40, got 50; give at most the smaller of the two groups"),
         ({"mechanism": "banded"}, None, "no theorem here covers banded noise under drifting participation"),
         ({"participation": "poisson"}, None, "drift 4 is for participation drifting, but participation is poisson"),

@@ -90,11 +90,3 @@ def test_clipped_sums_are_exact(compare, name, channels, size):
     images = torch.randn(2, channels, size, size, dtype=torch.float64)
     gradient = compare(model, images, torch.tensor([0, 3]), tolerance=TOLERANCE)
     assert gradient.unused_parameters == ()
-
-
-@pytest.mark.parametrize("name", ["lenet5,norm=batch,norm_last=1", "resnet-18"])
-def test_batch_norm_is_refused_by_name(name):
-    model = create(name, classes=4, channels=3, size=32)
-    first = next(place for place, module in model.named_modules() if "BatchNorm" in type(module).__name__)
-    with pytest.raises(SfumatoError, match=rf"'{first}' .* is batch norm that normalises by the private batch"):
-        ClippedGradient(model, F.cross_entropy)(torch.randn(2, 3, 32, 32), torch.arange(2))

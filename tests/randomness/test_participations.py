@@ -166,7 +166,7 @@ def test_the_coins_that_come_up_are_those_below_the_own_group_s_probability():
 @pytest.mark.parametrize(
     ("groups", "words"),
     [
-        (None, "drifts between two groups, but the records have none"),
+        (None, r"groups must be 100 truth values, got object of shape \(\)"),
         (SECOND[:99], r"groups must be 100 truth values, got bool of shape \(99,\)"),
         (SECOND.astype(int), "groups must be 100 truth values, got int64"),
     ],

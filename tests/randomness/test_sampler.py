@@ -2,7 +2,7 @@
 
 import pytest
 
-from sfumato import PrivacyPlan, RunKey, Sampler, SfumatoError
+from sfumato import PrivacyPlan, RunKey, Sampler
 
 
 def poisson(examples: int, batch_size: int) -> PrivacyPlan:
@@ -48,8 +48,3 @@ def test_full_batch_is_everyone_there_is_whatever_was_declared(records):
     """If it ended at the declared N, a record that leaves would let another one in: two would change."""
     sampler = Sampler(poisson(7, 7), RunKey.from_seed(0), records=records)
     assert sampler.draw(0).tolist() == list(range(records))
-
-
-def test_a_rule_of_another_kind_is_refused():
-    with pytest.raises(SfumatoError, match="plan must be a PrivacyPlan"):
-        Sampler("shuffled", RunKey.from_seed(0), records=3)

@@ -56,7 +56,7 @@ def test_settings_are_functions_of_key_candidate_and_name():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: draw_settings(-1, SPACE, KEYS[0]), "candidate must be a number from 0"),
+        (lambda: draw_settings(-1, SPACE, KEYS[0]), "candidate must be at least 0"),
         (lambda: draw_settings(0, {"views": (1, 2)}, KEYS[0]), "the space of 'views' is not a rule to draw from"),
     ],
 )

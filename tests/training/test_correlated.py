@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from sfumato import PrivacyPlan, Run, SfumatoError, load, train, verify
-from sfumato.observers.observer import Observer
+from sfumato import PrivacyPlan, Run, load, train, verify
 from sfumato.privacy.planning.by_name import request_by_names
-from sfumato.runs.checkpoint import read_safetensors, to_bytes
 from sfumato.training import loop
+from sfumato.training.step import PrivateStep
+from tests.killed import killed
 
 PLAIN = {"learning_rate": 0.5, "threads": 1, "seed": 3, "device": "cpu"}
 STEPS = 9
@@ -23,21 +23,6 @@ PAIRS = {
     "cyclic": {"participation": "cyclic", "groups": 3},
     "drifting": {"drift": 4, "drift_shape": "cosine", "drift_groups": ("1", "2"), "drift_size": 100},
 }
-
-
-class KilledError(BaseException):
-    """Ends the process's work, as a kill would."""
-
-
-class Killing(Observer):
-    """Ends the run after so many steps, once a checkpoint stands."""
-
-    def __init__(self, at: int) -> None:
-        self.at = at
-
-    def on_step_end(self, step: int) -> None:
-        if step == self.at:
-            raise KilledError
 
 
 @functools.cache
@@ -61,8 +46,8 @@ def test_a_killed_run_ends_with_the_same_bytes(name, trained, tmp_path, monkeypa
     whole = trained(name, "whole")
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
     for at in (2, 5):  # within a tree and within bands, and again after that
-        with pytest.raises(KilledError):
-            trained(name, "killed", observers=(Killing(at),))
+        with killed(PrivateStep, "__call__", lambda _, step, *rest, at=at: step == at):
+            trained(name, "killed")
         remembered = [key for key in load_file(tmp_path / "killed" / "checkpoint.safetensors") if "noise." in key]
         assert bool(remembered) == (planned(name).mechanism.buffers(STEPS) > 0)
     resumed = trained(name, "killed")
@@ -73,17 +58,6 @@ def test_a_killed_run_ends_with_the_same_bytes(name, trained, tmp_path, monkeypa
     assert set(load_file(resumed.directory / "model.safetensors")) == set(load(resumed.directory).module.state_dict())
     verdict = verify(resumed.directory)
     assert verdict.holds, verdict
-
-
-def test_a_killed_run_without_its_noise_is_not_resumed(trained, tmp_path, monkeypatch):
-    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
-    with pytest.raises(KilledError):
-        trained("banded", "killed", observers=(Killing(4),))
-    place = tmp_path / "killed" / "checkpoint.safetensors"
-    tensors, metadata = read_safetensors(place)
-    place.write_bytes(to_bytes({key: value for key, value in tensors.items() if "noise." not in key}, metadata))
-    with pytest.raises(SfumatoError, match="the noise's state does not hold what BandedToeplitz remembers"):
-        trained("banded", "killed")
 
 
 def test_the_statement_names_pair_and_adjacency(trained):

@@ -239,15 +239,6 @@ def test_what_the_noise_remembers_goes_from_step_to_step_and_through_a_checkpoin
     assert told == carried[:3] + carried[2:]
 
 
-def test_a_checkpoint_with_the_noise_of_another_step_is_refused(stopped, spots, plan):
-    run, _ = stopped()
-    path = run / "checkpoint.safetensors"
-    kept = Checkpoint.load(path)
-    replace(kept, noise=replace(kept.noise, step=1)).save(path)
-    with pytest.raises(SfumatoError, match="the noise's state is that of step 1, but step 0 was requested"):
-        train("linear", spots, plan, directory=run, **PLAIN)
-
-
 @pytest.mark.parametrize("wrong", [{"step": 1}, {"plan": "0" * 64}, {"more": 1}])
 def test_a_ledger_of_other_releases_is_refused_though_its_chain_holds(stopped, spots, plan, wrong):
     run, _ = stopped()

@@ -17,7 +17,6 @@ from typing import Any
 
 from sfumato._checks import SfumatoError
 from sfumato._devices import is_distributed, is_follower, local_world_size
-from sfumato.cli.registry import name_of
 
 OPTIONS = {"directory": "output"}
 """Arguments of the library that have another name on the command line."""
@@ -93,7 +92,7 @@ def run(verb: Any) -> int:
     if not is_distributed():
         return verb.run() or 0
     if not hasattr(verb, "check_processes"):
-        return _run_on_leader(verb)
+        return 0 if is_follower() else verb.run() or 0
     verb.check_processes()
     from sfumato import _devices
     from sfumato.training import launch
@@ -130,20 +129,3 @@ def _device_of(verb: Any) -> str | None:
     if verb.device is None and hasattr(verb, "job_from_record") and run.exists:
         return run.read_json(names.SETTINGS).get("performance", {}).get("device")
     return verb.device
-
-
-def _run_on_leader(verb: Any) -> int:
-    """Run a verb in the leader only.
-
-    Errors: `SfumatoError` for a verb that starts processes itself, since they would get only a part of the machine.
-    """
-    if is_follower():
-        return 0
-    if is_distributed() and hasattr(verb, "processes"):
-        count = os.environ["WORLD_SIZE"]
-        raise SfumatoError(
-            f"this is one of {count} processes of one command, and sfumato {name_of(type(verb))} trains its runs in "
-            "processes of its own",
-            f"start it alone, with `processes={count}` for so many runs at once",
-        )
-    return verb.run() or 0

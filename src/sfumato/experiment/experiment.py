@@ -104,8 +104,10 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
     def _check_plan(self, examples: int) -> None:
         """Refuses plans that are impossible for this many examples, and so for fewer."""
         from sfumato.privacy import Example, User
+        from sfumato.privacy.unit import shown_by_plan
 
-        unit = User(at_most=self.per_user, per_step=self.per_step) if self.unit == "user" else Example()
+        shown = None if self.per_step is None else shown_by_plan(self.per_step, self.per_user)
+        unit = User(at_most=self.per_user, per_step=shown) if self.unit == "user" else Example()
         drift_size = {} if self.drift is None or self.drift_size is not None else {"drift_size": 1}
         request = self.request(examples, momentum=0.0, **drift_size)
         check_plan(self, unit, request, examples=examples)

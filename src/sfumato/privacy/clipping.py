@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
-from sfumato._checks import SfumatoError, fraction, number, positive, positive_integer
+from sfumato._checks import SfumatoError, fraction, number, positive, positive_integer, true_or_false, whole_number
 from sfumato.privacy.mechanism import Gaussian, Mechanism
 
 if TYPE_CHECKING:
@@ -161,13 +161,9 @@ class NoiseGrid:
     alone: bool
 
     def __post_init__(self) -> None:
-        if isinstance(self.exponent, bool) or not isinstance(self.exponent, int):
-            raise SfumatoError(
-                f"exponent must be a whole number, got {self.exponent!r}", "give the exponent of the grid spacing"
-            )
+        whole_number("exponent", self.exponent, None, remedy="give the exponent of the grid spacing")
         positive_integer("elements", self.elements, remedy="give the number of elements of the trained parameters")
-        if not isinstance(self.alone, bool):
-            raise SfumatoError(f"alone must be true or false, got {self.alone!r}", "give True or False")
+        true_or_false("alone", self.alone)
 
     @property
     def widening(self) -> float:
@@ -190,13 +186,10 @@ def refuse_without_grid(mechanism: Mechanism | OptimalToeplitz, clipping: Clippi
     Args:
         clipping: the plan's clipping; None if it is not known yet.
     """
+    why = None
     if not isinstance(mechanism, Gaussian):
-        raise SfumatoError(
-            "noise is secure, but the mechanism adds up noise of several steps in floating point",
-            "give mechanism gaussian, with Poisson or full-batch participation, or noise standard",
-        )
-    if isinstance(clipping, QuantileClipping):
-        raise SfumatoError(
-            "noise is secure, but the clipping norm follows a quantile, so each step would have a different grid",
-            "leave quantile out, or give noise standard",
-        )
+        why = "the mechanism adds up noise of several steps in floating point", "give mechanism gaussian"
+    elif isinstance(clipping, QuantileClipping):
+        why = "the clipping norm follows a quantile, so each step would have a different grid", "leave quantile out"
+    if why is not None:
+        raise SfumatoError(f"noise is secure, but {why[0]}", f"{why[1]}, or give noise standard")

@@ -78,7 +78,7 @@ class PrivacyFilter:
         cost.
         """
         self.check(plan)
-        cost = self._renyi(plan)
+        cost = float(plan.loss.renyi([self.order])[0])
         if figures is not None:
             cost = max(cost, self.cost_of_pure(figures))
         if not math.isfinite(cost):
@@ -102,14 +102,6 @@ class PrivacyFilter:
                 f"the budget holds for {self.adjacency} adjacency, but the plan only for {plan.adjacency}",
                 f"give `adjacency={self.adjacency}`, or set a budget for zero-out, which admits both",
             )
-
-    def _renyi(self, plan: PrivacyPlan) -> float:
-        if "rdp" not in plan.loss.accountants:
-            raise SfumatoError(
-                f"the budget counts Renyi divergences, and none is known for a plan by the {plan.theorem.name}",
-                "use participation poisson without truncation and sample whole units",
-            )
-        return float(plan.loss.renyi([self.order])[0])
 
     # -- whether one more plan fits --------------------------------------------------------------------------------
 

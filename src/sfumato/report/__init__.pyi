@@ -14,9 +14,6 @@ from .sections.audit import RATES as RATES
 from .sections.audit import Attack as Attack
 from .sections.audit import Audit as Audit
 from .sections.embedding import EmbeddingEvaluation as EmbeddingEvaluation
-from .sections.embedding import Neighbour as Neighbour
-from .sections.embedding import NeighbourQuery as NeighbourQuery
-from .sections.embedding import neighbours as neighbours
 from .sections.facts import Evaluation as Evaluation
 from .sections.facts import Facts as Facts
 from .sections.facts import FigureInterval as FigureInterval

@@ -19,8 +19,6 @@ from sfumato.report.sections.facts import (
     Facts,
     MultilabelEvaluation,
     WordEvaluation,
-    labels_section,
-    words_section,
 )
 from sfumato.report.sections.not_covered import grouped
 from sfumato.report.sections.numbers import cell
@@ -50,8 +48,6 @@ def page(facts: Facts, *, public: bool = False) -> str:
     promised = facts.statement["epsilon"] is not None
     own = promise(facts.statement, facts.attack, hints=not public)
     of_classes = facts.evaluation if isinstance(facts.evaluation, Evaluation) and facts.evaluation.examples else None
-    of_labels = facts.evaluation if isinstance(facts.evaluation, MultilabelEvaluation) else None
-    of_words = facts.evaluation if isinstance(facts.evaluation, WordEvaluation) else None
     return render(
         "page.html.jinja",
         title=facts.title,
@@ -74,8 +70,9 @@ def page(facts: Facts, *, public: bool = False) -> str:
         published=facts.published,
         training=learning_curves(facts.metrics, of_classes),
         result=None if of_classes is None else result(of_classes, promised),
-        multilabel=of_labels and labels_section(of_labels, public_test=facts.public_test),
-        words=of_words and words_section(of_words, public_test=facts.public_test, averages=AVERAGES),
+        multilabel=facts.evaluation if isinstance(facts.evaluation, MultilabelEvaluation) else None,
+        words=facts.evaluation if isinstance(facts.evaluation, WordEvaluation) else None,
+        averages=AVERAGES,
         embedding=facts.evaluation if isinstance(facts.evaluation, EmbeddingEvaluation) else None,
         tables=[
             ("Plan", "What decides epsilon.", _table(facts.plan)),

@@ -180,20 +180,10 @@ def _path(recipe: str) -> str | Path:
     name, built_in = recipe.removeprefix(SCHEME), names()
     if name not in built_in:
         neighbours = [other for other in built_in if "/" in name and other.startswith(f"{name.partition('/')[0]}/")]
-        near = difflib.get_close_matches(name, built_in, n=3, cutoff=0.7) or neighbours or _overview(built_in)
-        raise SfumatoError(f"no recipe is called {name!r}", f"give recipe: and one of {', '.join(near)}")
+        near = difflib.get_close_matches(name, built_in, n=3, cutoff=0.7) or neighbours
+        remedy = f"give recipe: and one of {', '.join(near)}" if near else "take one of docs/recipes.md"
+        raise SfumatoError(f"no recipe is called {name!r}", remedy)
     return FOLDER / f"{name}.toml"
-
-
-def _overview(built_in: Collection[str]) -> list[str]:
-    """The recipes outside folders, and one recipe of each folder.
-
-    >>> _overview(["a/x", "a/y", "digits"])
-    ['digits', 'a/x and others of a']
-    """
-    folders = {name.partition("/")[0]: name for name in reversed([*built_in]) if "/" in name}
-    alone = [name for name in built_in if "/" not in name]
-    return [*alone, *(f"{name} and others of {folder}" for folder, name in sorted(folders.items()))]
 
 
 def _rows(recipe: str, data: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -213,17 +213,7 @@ _OF_RUN = {
     "state": "{state}",
 }
 SHOWN = 24
-"""Number of characters of a source to show."""
-
-
-def shortened(source: str) -> str:
-    """A long source, shortened to its kind and the end of its path. --json shows all of it.
-
-    >>> shortened("folder:/home/someone/projects/lungs/pictures"), shortened("npz:faces.npz")
-    ('folder:…s/lungs/pictures', 'npz:faces.npz')
-    """
-    kind, colon, path = source.partition(":")
-    return source if len(source) <= SHOWN else f"{kind}{colon}…{path[-max(1, SHOWN - len(kind) - 2) :]}"
+"""Number of characters of a source to show, from its end. --json shows all of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,5 +248,6 @@ def _row(run: RunSummary) -> dict[str, Any]:
     figure = "" if run.figure in (None, "accuracy") else f" {run.figure}"
     state = "broken" if " (" in run.state else run.state
     epsilon = "none" if run.epsilon is None else rounded_up(run.epsilon)
-    words = {"data": shortened(run.data), "date": (run.date or "")[:10], "suffix": figure}
+    data = run.data if len(run.data) <= SHOWN else f"…{run.data[1 - SHOWN :]}"
+    words = {"data": data, "date": (run.date or "")[:10], "suffix": figure}
     return run.to_dict() | words | {"stated": epsilon, "state": state}

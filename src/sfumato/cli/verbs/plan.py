@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import one_of, positive_integer
-from sfumato._files import write
 from sfumato.cli.options.run_options import PrintsJson
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Facts, Note, Table
-from sfumato.cli.parser import UsageError, check_new_file, option, refuse_given, required
+from sfumato.cli.parser import UsageError, option, refuse_given, required
 from sfumato.experiment.settings import PairOfRecords, Units, make_plan
 from sfumato.privacy.planning.target import Target, target_figures, target_of
 
@@ -162,19 +160,15 @@ class Tradeoff(PrintsJson):
     """Noise multipliers to show."""
     epochs: float | None = None
     """The allowed compute, B T / N. The recommended point within it is marked."""
-    plot: str | None = option("PATH")
-    """Draw the frontiers into this .svg file."""
 
     def run(self) -> None:
-        """Solve, draw and print."""
+        """Solve and print."""
         from sfumato.privacy.participation import participation_for
         from sfumato.privacy.plan import default_delta
         from sfumato.privacy.planning.tradeoff import frontier, recommended_point
-        from sfumato.report.plots import curves
 
         examples, epsilon = required(self, examples=50000, epsilon=8)
         positive_integer("examples", examples)
-        check_new_file("plot", self.plot, ".svg")
         sizes = sorted(set(self.batch_size or [min(4096, examples)]))
         for size in sizes:
             participation_for(population=examples, batch_size=size)
@@ -194,8 +188,6 @@ class Tradeoff(PrintsJson):
         best = recommended_point(frontiers, self.epochs)
         share = next(points.share(best) for points in frontiers if best in points.points)
         rows = [points.to_dict() for points in frontiers]
-        if self.plot is not None:
-            write(Path(self.plot), curves.frontiers(rows, self.epochs).encode())
         data = {"examples": examples, "epsilon": epsilon, "delta": delta, "epochs": self.epochs}
         data |= {"frontiers": rows, "take": best.plan.to_dict(), "next": _command(best.plan)}
         console.show(data, *self._parts(rows, data), *map(Note, self._notes(data, best, share)), json=self.json)
@@ -216,8 +208,6 @@ class Tradeoff(PrintsJson):
             yield f"recommended: batch size {best.plan.expected_batch_size:,}, {self._batch_size_reason(best)}"
         if share < FLAT:
             yield f"note: the recommended point reaches {share:.0%} of the limit; more steps with more noise raise it"
-        if self.plot:
-            yield f"{self.plot}   the frontiers as a plot"
         yield f"next: {data['next']}"
 
     def _remark(self, point: dict[str, Any]) -> str:

@@ -242,11 +242,6 @@ def toeplitz_noise(workload: Workload, inverse: Array) -> NoiseInWeights:
     Args:
         inverse: the first n coefficients of C^-1; (1, 0, 0, ...) for independent noise.
     """
-    if len(inverse) != workload.steps:
-        raise SfumatoError(
-            f"inverse must hold {workload.steps} coefficients, one for each step, got {len(inverse)}",
-            "compute them for all steps of the workload",
-        )
     mean_square, _ = MeanSquare(workload)(inverse)
     (last,) = rows(workload, [workload.steps - 1])
     final = fftconvolve(last[::-1], inverse)[: workload.steps]

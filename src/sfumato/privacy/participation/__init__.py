@@ -53,15 +53,12 @@ UNPROVEN: dict[str, tuple[str, str]] = {
 }
 """Rules that people use but no theorem here covers: for each, the reason and the nearest alternative."""
 
-_ALSO = {"shuffled": "shuffling", "shuffle": "shuffling", "without-replacement": "fixed-size", "min-sep": "b-min-sep"}
-
 
 def refuse_unproven(name: object) -> None:
     """Refuse an unproven rule by its name, in any spelling. All other names pass.
 
     >>> refuse_unproven("Poisson")
     """
-    spelt = name.lower().replace("_", "-") if isinstance(name, str) else ""
-    if (rule := _ALSO.get(spelt, spelt)) in UNPROVEN:
+    if (rule := name.lower().replace("_", "-") if isinstance(name, str) else "") in UNPROVEN:
         why, instead = UNPROVEN[rule]
         raise SfumatoError(f"no theorem here covers the participation {name!r}: {why}", instead)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
-from sfumato._checks import SfumatoError, one_of, positive_integer
+from sfumato._checks import SfumatoError, one_of, positive_integer, within
 from sfumato._choices import choice
 from sfumato.privacy import factorisation
 from sfumato.privacy.mechanism import MECHANISMS, BandedToeplitz, Gaussian, Mechanism, Tree
@@ -102,7 +102,6 @@ class TruncatedByRule(TruncatedPoisson):
     population: int
 
     def largest_batch(self, population: int) -> int:
-        """N - 1, as without truncation."""
         return population - 1
 
     def with_batch_size(self, batch_size: int) -> TruncatedPoisson:  # type: ignore[override]
@@ -209,14 +208,13 @@ class Pair:
         return TruncatedPoisson(batch_size=1, largest=self.largest_batch)
 
     def _drifting(self, examples: int) -> DriftingPoisson:
-        if self.drift is None:
-            raise SfumatoError("drift must be given for drifting participation, got None", "give its period in steps")
         remedy = f"give how many of the {examples} examples are of the groups that `drift_groups` names"
-        if self.drift_size is None:
-            raise SfumatoError("drift_size must be given for drifting participation, got None", remedy)
+        for name, how in (("drift", "give its period in steps"), ("drift_size", remedy)):
+            if getattr(self, name) is None:
+                raise SfumatoError(f"{name} must be given for drifting participation, got None", how)
         size = positive_integer("drift_size", self.drift_size, remedy=remedy)
-        if size >= examples:
-            raise SfumatoError(f"drift_size must be below the {examples} examples, got {size}", remedy)
+        within("drift_size", size, None, examples - 1, remedy=remedy)
+        assert self.drift is not None
         return DriftingPoisson(
             batch_size=1,
             period=self.drift,

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from sfumato.privacy.statements.display import rounded_up
 from sfumato.report.plots.drawing import (
     HEIGHT,
-    INK,
     MUTED,
     RULE,
     SERIES,
@@ -17,7 +16,6 @@ from sfumato.report.plots.drawing import (
     Axis,
     Line,
     MarkedPoint,
-    annotate,
     draw,
     figure_style,
     inline,
@@ -230,14 +228,6 @@ _PANEL = (3.4, 2.7)
 _ACROSS = 3
 _LOGARITHMIC_FROM = 20
 _DOTS: dict[str, Any] = {"marker": "o", "linestyle": "none", "markersize": 4, "alpha": 0.6}
-_RING: dict[str, Any] = {
-    "marker": "o",
-    "linestyle": "none",
-    "markersize": 12,
-    "markerfacecolor": "none",
-    "color": INK,
-    "markeredgewidth": 1.2,
-}
 
 
 def curve_of_budgets(rows: Sequence[Mapping[str, Any]], without_privacy: float | None = None) -> str:
@@ -261,48 +251,6 @@ def curve_of_budgets(rows: Sequence[Mapping[str, Any]], without_privacy: float |
             Axis("test accuracy", share=True),
             levels=None if without_privacy is None else {"without privacy": without_privacy},
         )
-        return svg(figure)
-
-
-def frontiers(rows: Sequence[Mapping[str, Any]], epochs: float | None = None) -> str:
-    """The frontier of each batch size: steps against noise, and signal-to-noise against computation.
-
-    The left panel shows the largest number of steps that each noise multiplier allows. The right panel shows the
-    signal-to-noise ratio of the run, as a share of the full-batch limit, against expected epochs. Where a curve is
-    flat, more computation gains little. The recommended point of each batch size has a ring.
-
-    Args:
-        rows: `Frontier.to_dict` of each batch size.
-        epochs: the allowed number of expected epochs, drawn as a vertical line.
-
-    Returns:
-        An SVG file.
-    """
-    with plot("tradeoff", 10.4, 4.0) as figure:
-        for place, (across, up) in enumerate(
-            (
-                (Axis("noise multiplier", log=True), Axis("most steps", log=True)),
-                (Axis("expected epochs", log=True), Axis("signal-to-noise, of the limit", (0, 1.06), share=True)),
-            )
-        ):
-            names = ("noise_multiplier", "steps") if place == 0 else ("expected_epochs", "share_of_limit")
-            axes = figure.add_subplot(1, 2, place + 1)
-            found = [[tuple(float(point[name]) for name in names) for point in row["points"]] for row in rows]
-            lines = [
-                Line(points, f"batch size {row['batch_size']:,}")  # type: ignore[arg-type]
-                for points, row in zip(found, rows, strict=True)
-            ]
-            taken = [
-                own
-                for points, row in zip(found, rows, strict=True)
-                for own, point in zip(points, row["points"], strict=True)
-                if point["take"]
-            ]
-            rings = [Line([own], look=_RING) for own in taken]  # type: ignore[list-item]
-            draw(axes, [*lines, *rings], across, up, grid="both", levels={"flat: 95%": 0.95} if place else None)
-            if place and epochs is not None:
-                axes.axvline(epochs, color=MUTED, linewidth=0.8, linestyle=(0, (4, 3)))
-                annotate(axes, f"{epochs:g} allowed", (epochs, 0), (4, 4), color=MUTED)
         return svg(figure)
 
 

@@ -7,10 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
-from markupsafe import Markup
-
 from sfumato._checks import SfumatoError
-from sfumato.report.plots.drawing import render
 from sfumato.report.sections.audit import Attack, Audit
 from sfumato.report.sections.embedding import EmbeddingEvaluation
 from sfumato.report.sections.numbers import percent
@@ -126,12 +123,8 @@ class MultilabelEvaluation:
                 f"95% interval {percent(low)} to {percent(high)}, from {self.examples:,} test images{area}",
                 f"always the more frequent answer {percent(self.baseline)}",
             ],
+            "track": (*self.accuracy, self.baseline),
         }
-
-
-def labels_section(found: MultilabelEvaluation, *, public_test: bool) -> Markup:
-    """The part of a page with each label's figures."""
-    return Markup(render("multilabel.html.jinja", found=found, public_test=public_test))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,12 +191,8 @@ class WordEvaluation:
                 f"95% interval {percent(low)} to {percent(high)}, from {self.words:,} words in {self.tested}",
                 f"always the most frequent word {percent(self.majority)}",
             ],
+            "track": (*self.accuracy, self.majority),
         }
-
-
-def words_section(found: WordEvaluation, *, public_test: bool, averages: Mapping[str, str]) -> Markup:
-    """The part of a page with the figures of words, and how they vary over the last steps."""
-    return Markup(render("words.html.jinja", found=found, public_test=public_test, averages=averages))
 
 
 Interval = tuple[float | None, float, float]
