@@ -1,7 +1,6 @@
 from .classes import UnknownClassError as UnknownClassError
 from .declared import TEST_FRACTION as TEST_FRACTION
 from .declared import Declared as Declared
-from .declared import SourceSpec as SourceSpec
 from .duplicates import Pair as Pair
 from .duplicates import find_alike as find_alike
 from .duplicates import find_duplicates as find_duplicates
@@ -29,6 +28,7 @@ from .source import FACTS as FACTS
 from .source import Source as Source
 from .source import facts as facts
 from .source import own_codes as own_codes
+from .spec import SourceSpec as SourceSpec
 from .subsets import by_user as by_user
 from .subsets import cap_per_user as cap_per_user
 from .subsets import hold_out as hold_out
