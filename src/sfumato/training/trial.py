@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from sfumato._checks import SfumatoError, one_of
+from sfumato._checks import SfumatoError
 from sfumato._devices import is_follower
 from sfumato.averaging import EMA
 from sfumato.data import Source, SourceSpec
@@ -86,8 +86,7 @@ class Trial:
     earlier_search: EarlierSearch | None = None
 
     def __post_init__(self) -> None:
-        for name in self.options:
-            one_of("options", name, OPTIONS)
+        refuse_others(RunOptions, self.options)
 
     @property
     def embeds(self) -> bool:
