@@ -181,7 +181,7 @@ def shared():
     from sfumato.data import Transform
     from sfumato.privacy import NoGuarantee
     from sfumato.runs import Loaded
-    from sfumato.runs.reading import Reading
+    from sfumato.runs.loaded import Reading
     from sfumato.serving import Service
     from sfumato.serving.server import open_listener, serve, server
 
