@@ -95,7 +95,7 @@ def test_update_is_pure():
 
 @pytest.mark.parametrize("decay", [1.0, -0.1, float("nan"), "0.9"])
 def test_bad_decay_is_refused(decay):
-    with pytest.raises(SfumatoError, match="EMA decay"):
+    with pytest.raises(SfumatoError, match="ema must"):
         EMA(decay=decay)
 
 

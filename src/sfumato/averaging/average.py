@@ -84,7 +84,7 @@ class EMA:
 
     def __post_init__(self):
         one_of(FORMS, ema_form=self.form)
-        below_one(ema_decay=self.decay, remedy="give a number in [0, 1), such as 0.9999")
+        below_one(ema=self.decay, remedy="give a number in [0, 1), such as 0.9999")
 
     @property
     def copies(self) -> int:
