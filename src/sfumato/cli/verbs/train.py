@@ -195,6 +195,7 @@ class Embed(PrivateRun, Pair, NoiseMade, ServerChoices, ClientChoices, BudgetOfR
 
     def trial(self) -> Trial:
         """The requested training."""
+        from sfumato.search import Trial
 
         return Trial(
             experiment=EmbeddingExperiment(
