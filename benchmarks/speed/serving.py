@@ -36,7 +36,7 @@ from sfumato import models
 from sfumato.data import Transform
 from sfumato.privacy import NoGuarantee
 from sfumato.runs import Loaded
-from sfumato.runs.reading import Reading
+from sfumato.runs.loaded import Reading
 
 MODELS = {"lenet5": 28, "timm:vit_tiny_patch16_224": 224}
 BATCH = 64

@@ -11,12 +11,6 @@ from sfumato.evaluation import nearest, recall_at_k, similarity, verify
 from sfumato.evaluation.similarity import STEPS, blocks, embed, normalise, quantise
 
 
-def test_it_is_one_less_a_quarter_of_the_squared_distance_of_unit_vectors():
-    first, second = torch.randn(2, 50, 8, dtype=torch.float64)
-    distance = (normalise(first) - normalise(second)).norm(dim=1)
-    torch.testing.assert_close(similarity(first, second).double(), 1 - distance**2 / 4, atol=1e-7, rtol=0)
-
-
 def test_equal_vectors_have_exactly_one_opposite_ones_zero_and_right_angles_a_half():
     vectors = torch.randn(200, 7)
     assert (similarity(vectors, 3 * vectors) == 1).all()

@@ -13,7 +13,7 @@ from sfumato.experiment.drift import second_group
 from sfumato.privacy import DriftingPoisson
 from sfumato.randomness import NoiseState
 from sfumato.training.preparation.prepare import prepare
-from sfumato.training.steps import PrivateTrainingSteps
+from sfumato.training.steps import private_training_steps
 
 STEPS, BATCH = 8, 50
 SETTINGS = Settings(model="linear", optimizer="sgd", learning_rate=1.0, ema=0.0, seed=5)
@@ -38,7 +38,7 @@ def of(source: Source, records: np.ndarray, groups: np.ndarray | None = None) ->
 def gradients(source: Source, plan: PrivacyPlan) -> list[torch.Tensor]:
     """What each step would release, all at the same weights and with the same noise."""
     job = prepare(None, source, plan, SETTINGS, threads=1, key=RunKey.from_seed(0))
-    steps = PrivateTrainingSteps(job, job.key)
+    steps = private_training_steps(job, job.key)
     found = [steps(step, NoiseState(step=step))[0] for step in range(STEPS)]
     return [torch.cat([value.flatten() for value in one.values()]) for one in found]
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from sfumato import PrivacyPlan, RunKey, SfumatoError, open_source, train, verify
-from sfumato.experiment.experiment import Experiment
 from sfumato.experiment.settings import Settings
 from sfumato.gradients.checks import oracle
 from sfumato.models.losses import answer_weights, class_weights, parse_shares
@@ -171,11 +170,6 @@ def test_a_run_records_its_shares_and_its_statement_names_them(weighted):
     assert any(one.startswith(line) for one in weighted.statement.not_covered)
     assert verify(weighted.directory).holds
     assert "0 0.4, 1 0.3" in (weighted.directory / "report.html").read_text()
-
-
-def test_a_budget_takes_them_too(spots):
-    experiment = Experiment(epsilon=8.0, model="linear", class_prevalence=("0=0.4", "1=0.3", "2=0.2", "3=0.1"))
-    assert experiment.decide(spots).settings.objective.class_prevalence == SHARES
 
 
 def test_where_there_is_nothing_to_weigh_they_are_refused(spots, plan):

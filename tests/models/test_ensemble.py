@@ -10,7 +10,7 @@ from torch import nn
 
 from sfumato import SfumatoError
 from sfumato.models import Ensemble, majority, outputs_mean
-from sfumato.models.losses import LOSSES, is_exclusive, logits_of, probabilities
+from sfumato.models.losses import LOSSES, is_exclusive, probabilities
 
 EXCLUSIVE = [loss for loss in LOSSES if is_exclusive(loss)]
 
@@ -92,12 +92,6 @@ def test_sure_members_leave_losses_finite(loss, method):
 def test_a_majority_of_several_labels_is_refused(members):
     with pytest.raises(SfumatoError, match="a majority vote needs exclusive classes"):
         Ensemble(members, method="omv", loss="multilabel")
-
-
-@pytest.mark.parametrize("loss", LOSSES)
-def test_logits_of_probabilities(loss):
-    given_ = probabilities(torch.randn(20, 4, dtype=torch.float64), loss)
-    torch.testing.assert_close(probabilities(logits_of(given_, loss), loss), given_)
 
 
 def test_its_state_goes_out_and_in_again(members, inputs):

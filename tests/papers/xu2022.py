@@ -21,7 +21,7 @@ from sfumato.randomness import NoiseState
 from sfumato.training.clients import ADJACENCIES, ClippedUpdates
 from sfumato.training.local import BackboneWithHead, LocalTraining
 from sfumato.training.step import COUNT, NORM, AdaptiveStep, descend
-from sfumato.training.steps import PrivateTrainingSteps
+from sfumato.training.steps import private_training_steps
 from studies.extrapolation import extrapolate, zcdp
 
 from .formula import Formula
@@ -213,7 +213,7 @@ def rounds_run(case):
         transform=lambda inputs: inputs,
         device=torch.device("cpu"),
     )
-    steps, state = PrivateTrainingSteps(job, key), NoiseState(step=0)
+    steps, state = private_training_steps(job, key), NoiseState(step=0)
     server = optim.create("momentum", module.parameters(), learning_rate=case["server_rate"], momentum=0.9)
     for number in range(ROUNDS):
         gradient, state = steps(number, state)

@@ -8,7 +8,7 @@ import torch
 from sfumato import SfumatoError
 from sfumato.models.description import parse_description
 from sfumato.models.losses import logit_offsets, probabilities
-from sfumato.runs.reading import Reading, refuse_unreadable
+from sfumato.runs.loaded import Reading, refuse_unreadable
 
 CLASSES = ("normal", "pneumonia")
 TRAINED, USED = {"normal": 0.26, "pneumonia": 0.74}, {"normal": 0.62, "pneumonia": 0.38}

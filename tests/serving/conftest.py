@@ -12,7 +12,7 @@ from torch import nn
 
 from sfumato.data import Transform
 from sfumato.runs import Loaded
-from sfumato.runs.reading import Reading
+from sfumato.runs.loaded import Reading
 
 SAID = {
     "sentence": "This model is (3, 1e-05)-differentially private.",

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 from scipy.special import betaincinv, log_ndtr, ndtr
 from scipy.stats import binom
 
@@ -85,11 +84,7 @@ def epsilon_of_mixture(mu: float, q: float, steps: int, delta: float) -> float:
     return bisect(lambda epsilon: delta_at(epsilon) > delta)
 
 
-@overload
-def at_most(count: int, trials: int, alpha: float) -> float: ...
-@overload
-def at_most(count: ArrayLike, trials: ArrayLike, alpha: float) -> np.ndarray: ...
-def at_most(count, trials, alpha):
+def at_most(count: Any, trials: Any, alpha: float) -> Any:
     """Upper bound on the success probability after `count` successes in `trials`; fails with probability <= alpha.
 
     >>> round(at_most(0, 500, 0.025), 6)
@@ -101,11 +96,7 @@ def at_most(count, trials, alpha):
     return bound if bound.ndim else float(bound)
 
 
-@overload
-def at_least(count: int, trials: int, alpha: float) -> float: ...
-@overload
-def at_least(count: ArrayLike, trials: ArrayLike, alpha: float) -> np.ndarray: ...
-def at_least(count, trials, alpha):
+def at_least(count: Any, trials: Any, alpha: float) -> Any:
     """Lower bound on the success probability after `count` successes in `trials`; fails with probability <= alpha."""
     bound = 1 - np.asarray(at_most(np.asarray(trials) - np.asarray(count), trials, alpha))
     return bound if bound.ndim else float(bound)

@@ -243,7 +243,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
         from sfumato.experiment import defaults, drift, users
         from sfumato.privacy.planning import remarks
 
-        notes = [remarks.large_delta_note(plan), remarks.uneven_turns_note(plan), drift.size_note(source, plan)]
+        notes = [remarks.large_delta_note(plan), remarks.unused_examples_note(plan), drift.size_note(source, plan)]
         units, counted = users.count_candidates(source, plan)
         if users.is_far(plan.population, counted):
             sizes = (

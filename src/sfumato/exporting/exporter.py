@@ -96,7 +96,7 @@ def export(
     _refuse_other(folder, contents, complete=False)
     with tempfile.TemporaryDirectory() as temporary:
         staging = Path(temporary)
-        with _quiet(), _refusing(spelling, to):
+        with _guarded(spelling, to):
             form.write(served, staging, facts)
             difference = _checked(form.opened(staging, served), served, spelling, to)
         files = sorted(staging.iterdir(), key=lambda path: path.name != form.file)
@@ -157,24 +157,14 @@ def _write(folder: Path, contents: dict[str, bytes]) -> None:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Suppresses the output of torch and onnxscript."""
-    before = logging.root.manager.disable
+def _guarded(model: str, to: str) -> Iterator[None]:
+    """Suppresses the output of torch and onnxscript, and turns their errors into a refusal of one line."""
+    before, sink = logging.root.manager.disable, io.StringIO()
     logging.disable(logging.CRITICAL)
     try:
-        sink = io.StringIO()
         with warnings.catch_warnings(), contextlib.redirect_stdout(sink), contextlib.redirect_stderr(sink):
             warnings.simplefilter("ignore")
             yield
-    finally:
-        logging.disable(before)
-
-
-@contextlib.contextmanager
-def _refusing(model: str, to: str) -> Iterator[None]:
-    """Turns errors of the export libraries into a refusal of one line."""
-    try:
-        yield
     except (SfumatoError, MemoryError):
         raise
     except Exception as error:  # tracing raises the module's own errors, and dozens of other types
@@ -183,3 +173,5 @@ def _refusing(model: str, to: str) -> Iterator[None]:
             f"model {model!r} cannot be exported to {to} ({type(error).__name__}: {lines[0][:300]})",
             "its forward must not depend on the values and the number of inputs; torch-export takes more models",
         ) from error
+    finally:
+        logging.disable(before)

@@ -129,18 +129,14 @@ def create_embedding(
     positive_integer("dimension", dimension)
     model = create(name, classes=dimension, channels=channels, size=size, pretrained=pretrained, head=head)
     if pretrained is None or head == "new":
-        _draw_last_layer(model)
+        # A classifier may start at zero, but an embedding would then be equal for all images.
+        for layer in classifier_names(model):
+            for key, parameter in model.get_submodule(layer).named_parameters():
+                if parameter.dim() > 1:
+                    nn.init.xavier_uniform_(parameter)
+                elif key.endswith("bias"):
+                    nn.init.zeros_(parameter)
     return model
-
-
-def _draw_last_layer(model: nn.Module) -> None:
-    """Draws the last layer. A classifier may start at zero, but an embedding would then be equal for all images."""
-    for name in classifier_names(model):
-        for key, parameter in model.get_submodule(name).named_parameters():
-            if parameter.dim() > 1:
-                nn.init.xavier_uniform_(parameter)
-            elif key.endswith("bias"):
-                nn.init.zeros_(parameter)
 
 
 def embedding_of_features(model: nn.Module, *, shape: tuple[int, int, int], dimension: int) -> nn.Module:

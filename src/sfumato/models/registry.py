@@ -25,7 +25,7 @@ from sfumato.models.networks.dictionary import SMALLEST, Dictionary, Scattering
 from sfumato.models.networks.lenet import LeNet, LeNet5, LeNet300100, Linear, SmallCNN, TFTutorial
 from sfumato.models.networks.resnets import ResNet18, WideResNet
 from sfumato.models.networks.text import Bag, BiLSTM, NextWordLSTM
-from sfumato.models.pretrained import load
+from sfumato.models.pretrained import load, zero_classifier
 from sfumato.models.trial import check_shapes
 
 
@@ -246,7 +246,14 @@ def create(
     base, options = parse(name)
     refuse_text_model(name, base)
     if pretrained == "timm":
-        model = zoo.create_downloaded(base, options, classes=classes, channels=channels, size=shape, head=head)
+        zoo.require_timm(base)
+        model = zoo.create(base, options, classes=classes, channels=channels, size=shape, downloaded=True)
+        stored = getattr(model, "pretrained_cfg", {}).get("num_classes")
+        if head == "new":
+            zero_classifier(model)
+        elif stored != classes:
+            problem = f"the weights of {name!r} have a head for {stored} classes, not {classes}"
+            raise SfumatoError(problem, "give head new")
     else:
         model = build_untrained(base, options, classes=classes, channels=channels, size=shape)
     model = check_shapes(name, model, classes=classes, shape=(channels, *shape))

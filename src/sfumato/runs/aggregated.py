@@ -12,7 +12,6 @@ from torch import Tensor
 
 from sfumato import averaging
 from sfumato._checks import SfumatoError, fraction, one_of, parse_json
-from sfumato._files import write
 from sfumato.models import METADATA, read_description
 from sfumato.privacy import ledger
 from sfumato.runs import directory as names
@@ -115,11 +114,6 @@ def load_weights(
     return {step: load_kept(run, step, recorded[step]) for step in steps}
 
 
-def aggregate_path(run: RunDirectory, method: str) -> Path:
-    """The path of a run's aggregate by this method."""
-    return run / f"aggregate-{method}.safetensors"
-
-
 def model_bytes(run: RunDirectory, recipe: Recipe, *, choice: Mapping[str, Any] | None = None) -> bytes:
     """The bytes of the model file: a function of the run's files and the recipe.
 
@@ -141,11 +135,6 @@ def model_bytes(run: RunDirectory, recipe: Recipe, *, choice: Mapping[str, Any] 
         statement["plain"] = [*statement["plain"], PAID.format(**paid)]
     tensors = recipe.combine(load_weights(run, recipe.steps, recorded), rest)
     return to_bytes(tensors, {METADATA: json.dumps(description, sort_keys=True)})
-
-
-def save(run: RunDirectory, recipe: Recipe, path: Path, *, choice: Mapping[str, Any] | None = None) -> None:
-    """Write the model file atomically."""
-    write(path, model_bytes(run, recipe, choice=choice))
 
 
 def refuse_to_overwrite(run: RunDirectory, path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
@@ -12,7 +12,7 @@ import numpy as np
 from sfumato._checks import SfumatoError
 from sfumato._files import write
 from sfumato.audit import Bound, NoiseAudit
-from sfumato.privacy import Entry, NoisyTable
+from sfumato.privacy import NoisyTable
 from sfumato.report import NoisyFigures
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
@@ -25,11 +25,6 @@ ENTRY = "figures"
 def body(table: NoisyTable, step: int) -> dict[str, Any]:
     """The body of the ledger's line about the release: the table and the step."""
     return {"step": step, "table": table.to_dict()}
-
-
-def find_body(entries: Sequence[Entry]) -> Mapping[str, Any] | None:
-    """The body of a ledger's line about the release; None if there is none."""
-    return next((entry.body for entry in entries if entry.kind == ENTRY), None)
 
 
 def save(run: RunDirectory, figures: NoisyFigures) -> None:

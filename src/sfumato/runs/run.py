@@ -151,7 +151,7 @@ class RunSummary:
         delta: likewise.
         figure: the name of `value`, "accuracy" or "recall"; None if nothing was measured.
         value: the figure on the test part.
-        public: whether the figure may be shown to others.
+        public: whether the figure may be shown to others: by the statement, or because all data were public.
     """
 
     run: str
@@ -206,7 +206,7 @@ def read_summary(path: Path) -> RunSummary:
             delta=stated.get("delta"),
             figure=name,
             value=None if name is None else figures[name],
-            public=_is_public(stated),
+            public=bool(stated.get("circumstances", stated).get("test_public", "published" in stated)),
         )
     except (SfumatoError, OSError, AttributeError, KeyError, TypeError, ValueError) as error:
         return RunSummary(run=str(path), state=f"cannot be read ({error})")
@@ -218,12 +218,6 @@ def _planned_budget(run: RunDirectory) -> dict[str, Any]:
         return {}
     plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
     return {"epsilon": plan.epsilon(), "delta": plan.delta}
-
-
-def _is_public(stated: Mapping[str, Any]) -> bool:
-    """Whether the measured figures may be shown: by the statement, or because all data were public."""
-    facts = stated.get("circumstances", stated)
-    return bool(facts.get("test_public", "published" in stated))
 
 
 def _data(record: Mapping[str, Any]) -> str:

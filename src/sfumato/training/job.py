@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sfumato import models, optim
+from sfumato import optim
 from sfumato._checks import SfumatoError, positive, positive_integer
 from sfumato.averaging import Average, TrainingOverAggregates
 from sfumato.data import Preparation, Source, Views, most_of_one_user
@@ -25,7 +25,7 @@ from sfumato.runs.directory import RunDirectory
 from sfumato.runs.owner.lines import DataIdentity
 from sfumato.training.parts.public_examples import PublicNormalisation
 from sfumato.training.planned import Job, PlannedJob
-from sfumato.training.weights import average_for, optimizer_for, set_rate, training_over
+from sfumato.training.weights import average_for, optimizer_for, training_over
 
 Shape = tuple[int, ...] | Tensor
 """The shape of one synthetic example, or the example itself where inputs are integers."""
@@ -97,6 +97,7 @@ class SourceJob(Job):
     trunk: Trunk | None = None
     request: Mapping[str, Any] = field(default_factory=dict)
     embedding: Embedding | None = None
+    has_statistics: ClassVar[bool] = True
     pinned: ClassVar[Mapping[str, str]] = {
         "data": "give the original data of the run, unchanged, or another `directory`",
         "settings": "",
@@ -126,23 +127,16 @@ class SourceJob(Job):
         return optimizer_for(self.module, self.settings.descent)
 
     @cached_property
-    def _multiplier(self) -> Callable[[int], float]:
-        """Of the learning rate, as a function of the step."""
+    def learning_rate(self) -> Callable[[int], float]:  # type: ignore[override]
+        """The learning rate of a step, by the schedule."""
         descent = self.settings.descent
-        return optim.schedule(descent.schedule, steps=max(1, self.steps), warmup=descent.warmup)
-
-    def set_rate(self, optimizer: torch.optim.Optimizer, step: int) -> None:
-        """Set the learning rate of a step, by the schedule."""
-        set_rate(optimizer, self.settings.descent.learning_rate * self._multiplier(step))
+        multiplier = optim.schedule(descent.schedule, steps=max(1, self.steps), warmup=descent.warmup)
+        return lambda step: descent.learning_rate * multiplier(step)
 
     @property
     def step_facts(self) -> dict[str, Any]:
         """The clients."""
         return super().step_facts | ({} if self.embedding is None else self.embedding.record)
-
-    def refresh(self) -> None:
-        """Recompute the moments of public examples."""
-        models.refresh(self.module)
 
     @property
     def model_facts(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -43,6 +43,10 @@ class Job:
     """The average of the weights that is released; None without averaging."""
     training_over: ClassVar[TrainingOverAggregates | None] = None
     """The aggregate at which gradients are computed; None for the last weights."""
+    learning_rate: ClassVar[Callable[[int], float] | None] = None
+    """The learning rate of a step; None where the optimizer keeps its own."""
+    has_statistics: ClassVar[bool] = False
+    """Whether the model may have statistics of public examples, which follow its weights."""
 
     @property
     def device(self) -> torch.device:
@@ -56,14 +60,6 @@ class Job:
 
     def optimizer(self) -> torch.optim.Optimizer:
         """The optimizer over the trained parameters."""
-        raise NotImplementedError
-
-    def set_rate(self, optimizer: torch.optim.Optimizer, step: int) -> None:
-        """Set the learning rate of a step."""
-        raise NotImplementedError
-
-    def refresh(self) -> None:
-        """Bring the model up to date with its weights, before the gradient of a step."""
         raise NotImplementedError
 
     def first_checkpoint(self, identity: str, *, ledger: str = "") -> Checkpoint:

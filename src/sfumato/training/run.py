@@ -100,8 +100,7 @@ def execute(
             promise = "; its statement gives the epsilon of the whole plan" * isinstance(job, PrivateJob)
             progress.report(f"an observer ended the run after {outcome.step} of {job.steps} steps{promise}")
         progress.report("evaluating; writing the model and its report")
-        history = resume.owner_history(job)  # totals count the runs that began meanwhile
-        statement = finish.conclude(job, run, ledger, outcome, history, scorer=scorer)
+        statement, history = finish.conclude(job, run, ledger, outcome, scorer=scorer)
     notify(observers, "on_finish")
     return result_of(job, run, statement, outcome, history)
 

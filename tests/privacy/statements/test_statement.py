@@ -252,10 +252,6 @@ def test_unknown_facts_are_refused():
         Circumstances(read=("weather",))
     with pytest.raises(SfumatoError, match="missing, unknown or ill-typed"):
         Circumstances.from_dict({**Circumstances().to_dict(), "colour": "blue"})
-    without = Circumstances().to_dict()
-    del without["search"]
-    with pytest.raises(SfumatoError, match="missing, unknown or ill-typed"):
-        Circumstances.from_dict(without)
 
 
 def test_figures_are_promised_for_the_unit_of_the_plan():

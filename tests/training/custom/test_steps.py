@@ -321,21 +321,6 @@ def test_a_body_that_freezes_parameters_is_refused(data, tmp_path):
         next(steps)
 
 
-@pytest.mark.parametrize(
-    ("name", "remedy"),
-    [
-        ("max_nrm", "did you mean max_norm"),
-        ("epsilo", "did you mean epsilon"),
-        ("anything", "give one of batch_size, budget, capture, copy, data,"),
-    ],
-)
-def test_unknown_arguments_are_answered(data, tmp_path, name, remedy):
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    with pytest.raises(SfumatoError, match=f"private_steps has no argument {name}; {remedy}"):
-        sfumato.private_steps(model, optimizer, data, directory=tmp_path / "run", **{name: 1})
-
-
 @pytest.mark.parametrize("loss", [None, nn.CrossEntropyLoss(label_smoothing=0.1)])
 def test_targets_beyond_the_outputs_are_refused_before_there_is_a_run(data, tmp_path, loss):
     inputs, targets = data

@@ -204,7 +204,7 @@ class Evaluate(SharedWork, DeviceOptions, ModelOptions, Loading):
         from sfumato.evaluation.diagnostic import diagnostic
         from sfumato.models.losses import is_exclusive, probabilities
         from sfumato.report import roc_file
-        from sfumato.runs.reading import check_shares
+        from sfumato.runs.loaded import check_shares
 
         positive = str(self.positive)
         if share is None and self.prevalence is not None:

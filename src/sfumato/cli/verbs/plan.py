@@ -86,7 +86,7 @@ class Plan(PrintsJson, Units, PairOfRecords):
         with console.bar("calibrating"):
             plan = make_plan(self, population, unit, self.request(population), mu=self.mu, attack_risk=self.attack_risk)
         weak = remarks.weak_signal_note(plan, 2)
-        notes = (remarks.large_delta_note(plan), remarks.uneven_turns_note(plan), weak and f"even {weak}")
+        notes = (remarks.large_delta_note(plan), remarks.unused_examples_note(plan), weak and f"even {weak}")
         for note in filter(None, notes):
             console.note(f"note: {note}")
         data = remarks.costs(plan) | target_figures(plan, self.target) | remarks.figures(plan)

@@ -150,7 +150,6 @@ class Scattering(Wavelets):
         zero_classifier(self)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Maps float images (N, C, H, W) to logits (N, classes)."""
         return self.head(self.features(images))
 
 

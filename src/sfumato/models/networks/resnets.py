@@ -152,7 +152,6 @@ class WideResNet(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Maps float images (N, C, H, W) to logits (N, classes)."""
         features = self.layers.activated(self.norm, self.blocks(self.stem(images)))
         return self.head(features.mean((2, 3)))
 
@@ -217,7 +216,6 @@ class ResNet18(nn.Module):
         self.norm_of_logits = norms.for_logits(classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Maps float images (N, C, H, W) to logits (N, classes)."""
         features = self.blocks(F.relu(self.norm(self.stem(images))))
         return self.norm_of_logits(self.head(features.mean((2, 3))))
 
@@ -268,7 +266,6 @@ class VGG(nn.Module):
         self.norm_of_logits = norms.for_logits(classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Maps float images (N, C, H, W) to logits (N, classes)."""
         return self.norm_of_logits(self.head(self.layers(images)))
 
 

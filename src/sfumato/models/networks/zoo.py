@@ -16,7 +16,6 @@ from typing import Any
 from torch import nn
 
 from sfumato._checks import SfumatoError, number, one_of
-from sfumato.models.pretrained import zero_classifier
 
 PREFIX = "timm:"
 _DECIDED = frozenset({"cache_dir", "checkpoint_path", "img_size", "in_chans", "num_classes", "weights"})
@@ -110,28 +109,6 @@ def create(
         raise SfumatoError(f"model {name!r} cannot be created{images}: {reason}", remedy) from error
     if skipinit is not None:
         set_skipinit(model, skipinit, name=name)
-    return model
-
-
-def create_downloaded(
-    name: str, options: Mapping[str, Any], *, classes: int, channels: int, size: tuple[int, int], head: str = "new"
-) -> nn.Module:
-    """Creates the model `timm:NAME` with downloaded weights.
-
-    Args:
-        head: "new" for a classifier of zeros, "pretrained" for the stored one.
-
-    Raises:
-        SfumatoError: `name` is not a timm model, it has no weights, they cannot be fetched, or their head has another
-            number of classes.
-    """
-    require_timm(name)
-    model = create(name, options, classes=classes, channels=channels, size=size, downloaded=True)
-    stored = getattr(model, "pretrained_cfg", {}).get("num_classes")
-    if head == "new":
-        zero_classifier(model)
-    elif stored != classes:
-        raise SfumatoError(f"the weights of {name!r} have a head for {stored} classes, not {classes}", "give head new")
     return model
 
 

@@ -201,7 +201,10 @@ def frontier(
     fraction("delta", delta, remedy="give a number such as 1e-5, well below 1/N")
     fixed = {"examples": examples, "batch_size": batch_size, "delta": delta}
     single_step, mu = PrivacyPlan.calibrate(**fixed, steps=1, noise_multiplier=1.0), gaussian_mu(epsilon, delta)
-    grid = _grid(single_step, mu) if noise_multipliers is None else [_sensible(sigma) for sigma in noise_multipliers]
+    for sigma in noise_multipliers or ():  # the range in which the accountant has been tested
+        remedy = "give numbers such as 1 2 4 8"
+        within("noise_multiplier", number("noise_multiplier", sigma, remedy=remedy), 0.1, 10_000, remedy=remedy)
+    grid = _grid(single_step, mu) if noise_multipliers is None else map(float, noise_multipliers)
     wanted: list[tuple[str | None, dict[str, Any]]] = [
         *((rule, {"steps": steps}) for rule, steps in _rule_points(single_step, epsilon, epochs)),
         *((None, {"noise_multiplier": sigma}) for sigma in sorted(grid, reverse=True)),
@@ -243,13 +246,6 @@ def _rule_points(plan: PrivacyPlan, epsilon: float, epochs: float | None) -> lis
         if fit < by_rule:
             marked.append(("epochs", fit))
     return marked
-
-
-def _sensible(sigma: float) -> float:
-    """The noise multiplier, if it is in the range in which the accountant has been tested."""
-    number("noise_multiplier", sigma)
-    within("noise_multiplier", sigma, 0.1, 10_000, remedy="give numbers such as 1 2 4 8")
-    return float(sigma)
 
 
 def _grid(plan: PrivacyPlan, mu: float) -> tuple[float, ...]:

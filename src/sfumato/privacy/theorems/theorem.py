@@ -81,10 +81,6 @@ class Theorem(ABC):
     tight: str
     by_prefix: bool = True
 
-    def covers_plan(self, plan: Plan) -> bool:
-        """Whether the theorem covers this combination."""
-        return type(plan.participation) in self.participations and type(plan.mechanism) in self.mechanisms
-
     def sensitivity(self, plan: Plan) -> float:
         """The largest L2 distance, in units of C, by which one unit moves a step's sum."""
         return plan.unit.sensitivity

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from sfumato import optim
 from sfumato._checks import SfumatoError, one_of, positive, positive_integer, within
+from sfumato._files import write
 from sfumato.averaging import denoising
 from sfumato.data import Source, parse, supports_user_from
 from sfumato.evaluation import accuracy
@@ -128,7 +129,7 @@ def aggregate(
     candidates = _candidates(method, steps, last, decay)
     score_on, epsilon = asked.score_on, asked.epsilon
     _refuse_for_labels(run, method, scored=score_on is not None)
-    path = aggregated.aggregate_path(run, method) if output is None else Path(output)
+    path = run / f"aggregate-{method}.safetensors" if output is None else Path(output)
     aggregated.refuse_to_overwrite(run, path)
     alone = last is None and decay is None
     if len(candidates) == 1 and score_on is not None:
@@ -157,7 +158,7 @@ def aggregate(
             reason = f"chosen by right answers on private records, for epsilon {epsilon:g}"
         chosen = candidates[place]
         told = {"candidates": len(candidates), "epsilon": epsilon, "public": source.public}
-    aggregated.save(run, chosen, path, choice=told)
+    write(path, aggregated.model_bytes(run, chosen, choice=told))
     return Aggregate(
         path=path,
         recipe=chosen,

@@ -19,6 +19,7 @@ from sfumato._files import write, write_errors
 from sfumato.data import Tokens
 from sfumato.data.readers.dicom import BY_PATIENT
 from sfumato.models.description import OWN_LOOP
+from sfumato.observers.observer import MetricsFile
 from sfumato.observers.progress import NoProgress
 from sfumato.privacy import Circumstances, Ledger, NoGuarantee, PrivacyPlan, Statement, reconstruction_rates
 from sfumato.privacy.ledger import copied_steps, lost_steps
@@ -51,17 +52,19 @@ def conclude(
     run: RunDirectory,
     ledger: Ledger | None,
     outcome: Outcome,
-    history: History | None,
     *,
     scorer: Measure | None = None,
-) -> Statement | NoGuarantee:
+) -> tuple[Statement | NoGuarantee, History | None]:
     """Writes the files of the finished run. If it is killed and called again, it writes the same bytes.
 
     Args:
         ledger: of a private run.
-        history: the owner's list, with this run on it; None for public data.
         scorer: evaluates the run; by default the scorer of its kind.
+
+    Returns:
+        The statement; and the owner's list, with this run on it, or None for public data.
     """
+    history = resume.owner_history(job)  # totals count the runs that began meanwhile
     released = models.refreshed_weights(job.module, outcome.weights)
     scorer = scorer or job.kind.scorer(job, NoProgress())
     bound, private = dict[str, Any](), True
@@ -90,7 +93,20 @@ def conclude(
     write(run / names.DONE, b"")
     with write_errors(run.path):
         run.clean()
-    return statement
+    return statement, history
+
+
+def conclude_early(
+    job: PlannedJob, run: RunDirectory, ledger: Ledger
+) -> tuple[Statement | NoGuarantee, Outcome, History | None]:
+    """Ends an unfinished run at its last checkpoint. The statement is still that of the whole plan."""
+    checkpoint = resume.verified_checkpoint(run, ledger, resume.paid_steps(ledger, job, run))
+    average = job.restore(checkpoint, job.optimizer(), where=str(run.path))
+    outcome = Outcome(step=checkpoint.step, weights=weights_to_release(job.module, job.averaging, average))
+    if (run / names.METRICS).exists():
+        MetricsFile(run).on_train_begin(checkpoint.step, job.steps)
+    statement, history = conclude(job, run, ledger, outcome)
+    return statement, outcome, history
 
 
 def _release_others(

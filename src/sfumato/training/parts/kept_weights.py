@@ -22,7 +22,7 @@ from sfumato.models.losses import is_exclusive, probabilities
 from sfumato.report import StepSpread
 from sfumato.runs.checkpoint import drop_other_kept, hashes_of_kept, kept_files, kept_path, read_safetensors
 from sfumato.runs.directory import RunDirectory
-from sfumato.runs.prediction_intervals import is_averaged, noise_correction, notes_of, spacing_of
+from sfumato.runs.prediction_intervals import noise_correction, spacing_of
 from sfumato.training.parts.options import check_kept
 from sfumato.training.parts.part import Measure
 from sfumato.training.scorers import Scorer
@@ -150,7 +150,7 @@ def _intervals(
     kept: Mapping[int, Mapping[str, Tensor]],
 ) -> dict[str, Any]:
     """For each sample, the interval of the predicted class's logit and its middle."""
-    taken, settings = max(kept), job.settings
+    taken = max(kept)
     apart = [step for step in kept if step > taken // 2]
     if apart[-1] - apart[0] < spacing_of(taken):
         return {}
@@ -160,9 +160,8 @@ def _intervals(
     first = outputs[samples].argmax(1, keepdim=True)
     steps = uncertainty.select_spaced(tuple(kept), taken, spacing=spacing_of(taken))
     logits = torch.stack([scorer.outputs({**weights, **kept[step]}, samples) for step in steps])
-    widening, of_noise = noise_correction(job.plan, settings.to_dict(), steps, taken)
+    widening, notes = noise_correction(job.plan, job.settings.to_dict(), steps, taken)
     low, high, mean, _ = uncertainty.interval(logits, widening=widening)
-    notes = [*notes_of(averaged=is_averaged(settings.to_dict()), schedule=settings.descent.schedule), *of_noise]
     ends = torch.stack([one.gather(1, first).squeeze(1) for one in (low, high, mean)], 1)
     if not ends.isfinite().all():  # training has diverged
         return {}

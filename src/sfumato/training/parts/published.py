@@ -82,7 +82,8 @@ def release_table(
 
     Errors: `SfumatoError` if the ledger records another table, or one that was never written and whose key is lost.
     """
-    recorded, own = published.find_body(ledger.entries), published.body(table, step)
+    recorded = next((entry.body for entry in ledger.entries if entry.kind == published.ENTRY), None)
+    own = published.body(table, step)
     if recorded is not None and dict(recorded) != own:
         raise SfumatoError(
             f"the ledger of {run.path} records figures of the model after step {recorded.get('step')}, not of this one",

@@ -15,16 +15,14 @@ from sfumato.experiment import to_recipe, users
 from sfumato.experiment.client_choices import Clients, NoiselessRounds
 from sfumato.experiment.clients import EmbeddingDecision, PublicDecision
 from sfumato.experiment.settings import Settings
-from sfumato.observers.observer import MetricsFile
 from sfumato.privacy import Circumstances, Ledger, PrivacyPlan
 from sfumato.randomness import owner_key
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory, remove_temporary
 from sfumato.runs.run import Run, read
 from sfumato.training import pretraining
-from sfumato.training.conclusion.finish import conclude
+from sfumato.training.conclusion.finish import conclude_early
 from sfumato.training.job import EMBEDDING, ROUND, PrivateJob, PublicJob, PublicTraining, is_public
-from sfumato.training.loop import outcome_at_checkpoint
 from sfumato.training.parts.options import RunOptions
 from sfumato.training.preparation import clients as clients_preparation
 from sfumato.training.preparation import resume
@@ -237,9 +235,4 @@ def finish_early(job: PrivateJob, run: RunDirectory) -> Run:
         remove_temporary(run.path)
         refuse_finished(run)
         resume.compare(job, run, resuming=False)
-        checkpoint = resume.verified_checkpoint(run, ledger, resume.paid_steps(ledger, job, run))
-        outcome = outcome_at_checkpoint(job, checkpoint)
-        MetricsFile(run).on_train_begin(checkpoint.step, job.steps)
-        history = resume.owner_history(job)
-        statement = conclude(job, run, ledger, outcome, history)
-    return result_of(job, run, statement, outcome, history)
+        return result_of(job, run, *conclude_early(job, run, ledger))
