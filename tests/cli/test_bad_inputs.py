@@ -51,7 +51,7 @@ REFUSED = {
     "train digits --source npz:a QUICK": "--source npz:a is for recipes, but digits is a source; leave it out",
     "train digits --public --private QUICK": "--public and --private are both given; give one of them",
     "train torchvision:MNIST --root empty QUICK": "torchvision:MNIST is not in 'empty', or is damaged there; pass "
-    "--download to fetch it, or --root with the folder that holds it",
+    "--download to fetch it, or pass --root with the folder that holds it",
     # recipes
     "train missing.toml": "the recipe missing.toml does not exist; check the path",
     "train nosource.toml": 'the recipe nosource.toml names no source; give --source, or add source = "digits" to it',

@@ -212,7 +212,7 @@ class Cache:
             name: from `missing`.
             features: (n, S, D), with the piece's numbers of records n and of versions S.
             labels: int64 (n,) or (n, L).
-            codes: uint8 (n, 32), the two codes of each record (`identity.record_users`).
+            codes: uint8 (n, 32), the two codes of each record (`record_users`).
             users: text (n,), code of each record's user (`user_codes`), if known.
             groups: text (n,), public group of each record's user, if known.
         """
