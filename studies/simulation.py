@@ -154,10 +154,10 @@ class ScaledTrial(Trial):
         decided = super().decide(source)
         return decided._replace(plan=scaled_plan(decided.plan, self.simulate))
 
-    def prepare_job(self, decided: Any, source: Source, start: Start, **options: Any) -> PrivateJob:
+    def prepare_job(self, decided: Any, source: Source, start: Start, own: Any = None) -> PrivateJob:
         """The job of one run, whose record names the factor of the simulation."""
-        start = replace(start, request={**start.context.request, "simulates": self.simulate})
-        return super().prepare_job(decided, source, start, **options)
+        start = replace(start, request={**start.facts.request, "simulates": self.simulate})
+        return super().prepare_job(decided, source, start, own)
 
 
 def _scaled_down(trial: Trial, factor: int) -> Trial:

@@ -1,13 +1,11 @@
 """The converter of public federated data, on small files in the published layouts."""
 
 import csv
-import importlib.util
 import lzma
 import sqlite3
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -15,25 +13,16 @@ from PIL import Image
 
 from sfumato import open_source
 from sfumato.cli.options import recipe
+from tests.scripts import loaded
 
 WRITERS = {"f0000_14": (4, 36, 9), "f0001_41": (61, 0), "f0002_07": (35,) * 30}
 """Labels of each writer's images to train on; the test split has the same, one further on."""
 
 
 @pytest.fixture(scope="module")
-def module() -> ModuleType:
-    path = Path(__file__).resolve().parents[1] / "examples" / "federated_data.py"
-    specification = importlib.util.spec_from_file_location("federated_data", path)
-    assert specification
-    assert specification.loader
-    loaded = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(loaded)
-    return loaded
-
-
-@pytest.fixture(scope="module")
-def convert(module: ModuleType) -> Callable[..., str]:
+def convert() -> Callable[..., str]:
     """One line of the command, to what it prints or refuses with."""
+    module = loaded("examples/federated_data.py")
 
     def run(*words: object) -> str:
         with pytest.MonkeyPatch.context() as patch:

@@ -5,14 +5,12 @@ they came about). What they held for the version that wrote them stands in its e
 """
 
 import hashlib
-import importlib.util
 import json
 import shlex
 import shutil
 import tomllib
 from dataclasses import fields
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -27,22 +25,13 @@ from sfumato.privacy import NoGuarantee, ledger
 from sfumato.runs import directory, pins
 from sfumato.search.space import VARIED
 from sfumato.training import run as runs
+from tests.scripts import loaded
 
 HERE = Path(__file__).parent / "fixtures"
 VERSIONS = sorted(path.parent.name for path in HERE.glob("*/expected.json"))
 
 
-def script() -> ModuleType:
-    """tests/fixtures/write.py."""
-    specification = importlib.util.spec_from_file_location("write", HERE / "write.py")
-    assert specification
-    assert specification.loader
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
-
-
-write = script()
+write = loaded(HERE / "write.py")
 FINISHED = [(version, name) for version in VERSIONS for name in write.finished(HERE / version)]
 PRIVATE = [(version, name) for version, name in FINISHED if (HERE / version / "runs" / name / "plan.json").exists()]
 PUBLIC = [both for both in FINISHED if both not in PRIVATE]

@@ -371,7 +371,7 @@ def test_an_unfinished_pretraining_is_resumed_by_its_directory(call):
     call("pretrain runs/pre --steps 6", status=1)
     own, again = (
         RunKey.load("runs/pre/dice.key"),
-        from_record.public_job_from_record("runs/pre", trust_code=False)[0].key,
+        from_record.job_from_record("runs/pre", trust_code=False)[0].key,
     )
     assert again.check_value("0" * 64) == own.check_value("0" * 64), "another key would shuffle otherwise"
     assert json.loads(call("pretrain runs/pre --json"))["steps"] == 5

@@ -98,55 +98,27 @@ def listing(path: Path, text: str | bytes) -> str:
 # what is asked for
 
 
-@refused("torchvision:MNIST is not in 'PATH', or is damaged there")
-def absent_torchvision_data(path):
-    return "torchvision:MNIST", {"root": str(path)}
-
-
-@refused("source 'PATH/LONG' is of an unknown kind")
-def name_that_no_file_can_have(path):
-    return f"{path}/{'x' * 5000}", {}
-
-
 all_refused(
     lambda path, spec: spec.replace("PATH", str(path)),
     [
-        case(
-            "photographs",
-            "source 'photographs' is of an unknown kind",
-        ),
+        case("photographs", "source 'photographs' is of an unknown kind"),
         case("digits:8", "source 'digits:8' takes no argument"),
-        case(
-            "digits",
-            "owner_key must be at least 32 secret bytes",
-            owner_key=b"secret",
-        ),
+        case(f"PATH/{'x' * 5000}", "source 'PATH/LONG' is of an unknown kind"),
+        case("torchvision:MNIST", "torchvision:MNIST is not in 'nowhere', or is damaged there", root="nowhere"),
+        case("folder:/dev/null", "folder '/dev/null' is a file"),
+        case("digits", "owner_key must be at least 32 secret bytes", owner_key=b"secret"),
         case("digits", "examples must be at least 1, got 0", examples=0),
         case("digits", "size must lie between 4 and 1,024, got 2", size=2),
         case("digits", "channels must be 1 or 3, got 2", channels=2),
-        case(
-            "digits",
-            "test_fraction must lie strictly between 0 and 1, got 1.0",
-            test_fraction=1.0,
-        ),
+        case("digits", "test_fraction must lie strictly between 0 and 1, got 1.0", test_fraction=1.0),
         case("digits", "classes must be a list of names, got 'cat,dog'", classes="cat,dog"),
         case("digits", "classes must name at least two, each once, got ['cat']", classes=["cat"]),
-        case(
-            "digits",
-            "digits holds the label '0', which is not a declared class",
-            classes=["cat", "dog"],
-        ),
+        case("digits", "digits holds the label '0', which is not a declared class", classes=["cat", "dog"]),
         case("folder:caf\udce9", "source 'folder:caf\\udce9' is not UTF-8"),
         case("npz:a\0.npz", "source 'npz:a\\x00.npz' holds a control character"),
-        case(
-            "folder:~no one of this name/pictures",
-            "folder '~no one of this name/pictures' does not exist",
-        ),
+        case("folder:~no one of this name/pictures", "folder '~no one of this name/pictures' does not exist"),
         case("folder:PATH/nowhere", "folder 'PATH/nowhere' does not exist"),
-        case(
-            "folder:PATH",
-            "folder 'PATH' has no class folders",
-        ),
+        case("folder:PATH", "folder 'PATH' has no class folders"),
         case(
             "digits",
             "user_from=class is for folder:, csv:, parquet:, hf: and npz:, but the source is digits",
@@ -159,77 +131,10 @@ all_refused(
 # folders
 
 
-@refused("folder 'PATH/a.png' is a file")
-def file_as_folder(path):
-    return f"folder:{image(path / 'a.png')}", {}
-
-
-@refused("folder 'PATH/emu' holds no image")
-def empty_class_folder(path):
-    (path / "emu").mkdir()
-    return folder(path, "cat", "dog"), {}
-
-
-@refused("class 'emu' of 'folder:PATH' has a single image")
-def class_with_one_image(path):
-    image(path / "emu" / "0.png")
-    return folder(path, "cat", "dog"), {}
-
-
-@refused("image 'PATH/cat/p.png' is a pipe")
-def pipe_among_images(path):
-    spec = folder(path, "cat", "dog")
-    os.mkfifo(path / "cat" / "p.png")
-    return spec, {}
-
-
-@refused("image 'PATH/cat/z.png' is a device")
-def device_among_images(path):
-    spec = folder(path, "cat", "dog")
-    (path / "cat" / "z.png").symlink_to("/dev/zero")
-    return spec, {}
-
-
-@refused("image 'PATH/cat/g.png' has 3.0 GB")
-def file_larger_than_any_image(path):
-    spec = folder(path, "cat", "dog")
-    os.truncate(image(path / "cat" / "g.png"), 3 * 10**9)  # a hole, which takes no room on the disk
-    return spec, {}
-
-
-@refused("folder 'PATH/cat' holds the link 'again' to a folder")
-def folder_that_leads_back(path):
-    spec = folder(path, "cat", "dog")
-    (path / "cat" / "again").symlink_to(path)
-    return spec, {}
-
-
-@refused("image 'PATH/cat/0.png' and image 'PATH/dog/9.png' are the same file")
-def link_to_an_image_of_another_class(path):
-    spec = folder(path, "cat", "dog")
-    (path / "dog" / "9.png").symlink_to(path / "cat" / "0.png")
-    return spec, {}
-
-
 @refused("image 'PATH/train/cat/0.png' and image 'PATH/test/cat/9.png' are the same file")
 def image_for_testing_that_is_for_training_too(path):
     spec = folder(path, "train/cat", "train/dog", "test/cat", "test/dog")
     os.link(path / "train" / "cat" / "0.png", path / "test" / "cat" / "9.png")
-    return spec, {}
-
-
-@refused("image 'PATH/cat/a\\x1b[2J.png' holds a control character")
-def file_name_that_clears_the_screen(path):
-    spec = folder(path, "cat", "dog")
-    os.rename(path / "cat" / "0.png", path / "cat" / "a\x1b[2J.png")
-    return spec, {}
-
-
-@refused("image 'PATH/dog/1.png' is broken or truncated")
-def truncated_image(path):
-    spec = folder(path, "cat", "dog", side=40)
-    file = path / "dog" / "1.png"
-    file.write_bytes(file.read_bytes()[:-30])
     return spec, {}
 
 
@@ -243,27 +148,55 @@ def truncated_jpeg_with_everything_declared(path):
     return spec, {"size": 8, "channels": 1, "classes": ["cat", "dog"]}
 
 
-@refused("image 'PATH/cat/2.png' is empty")
-def empty_image(path):
-    spec = folder(path, "cat", "dog")
-    (path / "cat" / "2.png").write_bytes(b"")
-    return spec, {}
+def changed(path: Path, change: Callable[[Path], object]) -> str:
+    """A folder of two classes that is then changed."""
+    spec = folder(path, "cat", "dog", side=40)
+    change(path)
+    return spec
 
 
-@refused("'PATH/cat/9.png' does not exist")
-def link_to_nothing(path):
-    spec = folder(path, "cat", "dog")
-    (path / "cat" / "9.png").symlink_to(path / "gone.png")
-    return spec, {}
+def cut(file: Path, size: int) -> None:
+    file.write_bytes(file.read_bytes()[:size])
+
+
+all_refused(
+    changed,
+    [
+        case(lambda path: (path / "emu").mkdir(), "folder 'PATH/emu' holds no image"),
+        case(
+            lambda path: image(path / "emu" / "0.png"),
+            "class 'emu' of 'folder:PATH' has a single image",
+            test_fraction=0.1,
+        ),
+        case(lambda path: os.mkfifo(path / "cat" / "p.png"), "image 'PATH/cat/p.png' is a pipe"),
+        case(lambda path: (path / "cat" / "z.png").symlink_to("/dev/zero"), "image 'PATH/cat/z.png' is a device"),
+        case(  # a hole, which takes no room on the disk
+            lambda path: os.truncate(image(path / "cat" / "g.png"), 3 * 10**9), "image 'PATH/cat/g.png' has 3.0 GB"
+        ),
+        case(
+            lambda path: (path / "cat" / "again").symlink_to(path),
+            "folder 'PATH/cat' holds the link 'again' to a folder",
+        ),
+        case(
+            lambda path: (path / "dog" / "9.png").symlink_to(path / "cat" / "0.png"),
+            "image 'PATH/cat/0.png' and image 'PATH/dog/9.png' are the same file",
+        ),
+        case(
+            lambda path: os.rename(path / "cat" / "0.png", path / "cat" / "a\x1b[2J.png"),
+            "image 'PATH/cat/a\\x1b[2J.png' holds a control character",
+        ),
+        case(lambda path: cut(path / "dog" / "1.png", -30), "image 'PATH/dog/1.png' is broken or truncated"),
+        case(lambda path: cut(path / "cat" / "2.png", 0), "image 'PATH/cat/2.png' is empty"),
+        case(lambda path: (path / "cat" / "9.png").symlink_to("gone.png"), "'PATH/cat/9.png' does not exist"),
+        case(lambda path: (path / "cat" / "ann").mkdir(), "'PATH/cat/0.png' is in too few folders", user_from="folder"),
+    ],
+)
 
 
 all_refused(
     lambda path, names: folder(path, *names),
     [
-        case(
-            ("train/cat", "train/dog"),
-            "folder 'PATH' has no 'test' beside 'train'",
-        ),
+        case(("train/cat", "train/dog"), "folder 'PATH' has no 'test' beside 'train'"),
         case(
             ("train/cat", "train/dog", "test/cat", "test/dog", "test/emu"),
             "class 'emu' of folder 'PATH' is in test and not in train",
@@ -275,9 +208,7 @@ all_refused(
             test_fraction=0.999,
         ),
         case(
-            ("cat", "dog"),
-            "image 'PATH/cat/0.png' is no DICOM file, but user_from=dicom needs it",
-            user_from="dicom",
+            ("cat", "dog"), "image 'PATH/cat/0.png' is no DICOM file, but user_from=dicom needs it", user_from="dicom"
         ),
         case(
             ("cat", "dgo"),
@@ -290,14 +221,7 @@ all_refused(
             label_columns=["a", "b"],
         ),
         case(
-            ("cat", "dog", "cat/ann", "dog/ann"),
-            "'PATH/cat/0.png' is in too few folders",
-            user_from="folder",
-        ),
-        case(
-            ("train/cat", "train/dog", "test/cat", "test/dog"),
-            "folder 'PATH' has no class folders",
-            user_from="folder",
+            ("train/cat", "train/dog", "test/cat", "test/dog"), "folder 'PATH' has no class folders", user_from="folder"
         ),
         case(
             ("cat", "dog"),
@@ -319,22 +243,6 @@ all_refused(
 
 
 # archives
-
-
-@refused("archive 'PATH/a.npz' is not a whole npz archive")
-def truncated_archive(path):
-    archive(path, **four())
-    (path / "a.npz").write_bytes((path / "a.npz").read_bytes()[:-40])
-    return f"npz:{path}/a.npz", {}
-
-
-@refused("archive 'PATH/a.npz' is not a whole npz archive")
-def damaged_archive(path):
-    archive(path, **four())
-    content = bytearray((path / "a.npz").read_bytes())
-    content[200] ^= 255
-    (path / "a.npz").write_bytes(content)
-    return f"npz:{path}/a.npz", {}
 
 
 @refused("archive 'PATH/a.npz' is not a whole npz archive")
@@ -360,31 +268,27 @@ def array_that_no_memory_holds(path):
     return member(path, "x_train", header(text) + bytes(100), zipfile.ZIP_DEFLATED), {}
 
 
-def columns(path: Path, *lines: str) -> str:
-    for number in range(4):
-        image(path / f"{number}.png")
-    (path / "t.csv").write_text("\n".join(["path,cough,fever", *lines]) + "\n")
-    return f"csv:{path}/t.csv"
-
-
-@refused("column 'fever' of line 3 of 'PATH/t.csv' holds something other than 0 and 1")
-def an_uncertain_finding(path):
-    return columns(path, "0.png,1,0", "1.png,0,-1", "2.png,1,1"), {"label_columns": ["cough", "fever"]}
-
-
-@refused("class '1' of 'npz:PATH/a.npz' has no image")
-def gap_in_the_labels(path):
-    labels = np.array([0, 2, 0, 2])
-    return archive(path, **four(y_train=labels, y_test=labels)), {}
-
-
+all_refused(
+    lambda path, change: (archive(path, **four()), (path / "a.npz").write_bytes(change((path / "a.npz").read_bytes())))[
+        0
+    ],
+    [
+        case(lambda content: content[:-40], "archive 'PATH/a.npz' is not a whole npz archive"),
+        case(
+            lambda content: content[:200] + bytes([content[200] ^ 255]) + content[201:],
+            "archive 'PATH/a.npz' is not a whole npz archive",
+        ),
+    ],
+)
+GAP = np.array([0, 2, 0, 2])
+GROUPS = {"users_train": np.arange(4), "groups_train": np.array(list("aacc"))}
+GROUPS |= {"users_test": np.array([0, 0, 1, 1]), "groups_test": np.array(list("aaab"))}
 all_refused(
     lambda path, arrays: archive(path, **arrays),
     [
-        case(
-            four(y_test=None),
-            "archive 'PATH/a.npz' has no array 'y_test'",
-        ),
+        case(four(y_train=GAP, y_test=GAP), "class '1' of 'npz:PATH/a.npz' has no image"),
+        case(four(**GROUPS), "user '1' of 'npz:PATH/a.npz' is in the groups 'a' and 'b'"),
+        case(four(y_test=None), "archive 'PATH/a.npz' has no array 'y_test'"),
         case(
             four(x_train=np.array([{}, {}, {}, {}], dtype=object)),
             "archive 'PATH/a.npz' holds pickled objects, which can run code when they are read",
@@ -393,27 +297,18 @@ all_refused(
             four(y_train=np.array([0, 1, 0])),
             "y_train of archive 'PATH/a.npz' must be 4 labels, one for each image, got int64 (3,)",
         ),
-        case(
-            four(x_train=np.zeros((4, 3, 8, 8), np.uint8)),
-            f"x_train of archive 'PATH/a.npz' {IMAGES} (4, 3, 8, 8)",
-        ),
+        case(four(x_train=np.zeros((4, 3, 8, 8), np.uint8)), f"x_train of archive 'PATH/a.npz' {IMAGES} (4, 3, 8, 8)"),
         case(
             {f"{part}_images": np.zeros((4, 8, 8, 8), np.uint8) for part in ("train", "val", "test")}
             | {f"{part}_labels": np.zeros((4, 1), np.uint8) for part in ("train", "val", "test")},
             f"train_images of archive 'PATH/a.npz' {IMAGES} (4, 8, 8, 8)",
         ),
-        case(
-            four(y_train=np.array([0.5, 1, 0, 1])),
-            f"y_train of archive 'PATH/a.npz' {LABELS} float64 (4,)",
-        ),
+        case(four(y_train=np.array([0.5, 1, 0, 1])), f"y_train of archive 'PATH/a.npz' {LABELS} float64 (4,)"),
         case(
             four(y_train=np.eye(4, dtype=int), y_test=np.eye(4, dtype=int)),
             "each image of archive 'PATH/a.npz' has exactly one of 4 labels, as classes have",
         ),
-        case(
-            four(y_train=np.zeros((4, 2, 2), int)),
-            f"y_train of archive 'PATH/a.npz' {LABELS} int64 (4, 2, 2)",
-        ),
+        case(four(y_train=np.zeros((4, 2, 2), int)), f"y_train of archive 'PATH/a.npz' {LABELS} int64 (4, 2, 2)"),
         case(
             four(y_train=np.ones((4, 2), int)),
             "the two arrays of labels of archive 'PATH/a.npz' differ in shape: () and (2,)",
@@ -423,15 +318,9 @@ all_refused(
             f"y_test of archive 'PATH/a.npz' {LABELS} int64 (4, 2)",
         ),
         case(
-            two_labels(),
-            "label_columns names 3 labels, but archive 'PATH/a.npz' has 2",
-            label_columns=["a", "b", "c"],
+            two_labels(), "label_columns names 3 labels, but archive 'PATH/a.npz' has 2", label_columns=["a", "b", "c"]
         ),
-        case(
-            two_labels(),
-            "classes are declared, but archive 'PATH/a.npz' has 2 labels per image",
-            classes=["a", "b"],
-        ),
+        case(two_labels(), "classes are declared, but archive 'PATH/a.npz' has 2 labels per image", classes=["a", "b"]),
         case(
             four(),
             "label_columns are declared, and archive 'PATH/a.npz' has one label per record",
@@ -446,9 +335,7 @@ all_refused(
             "y_train of archive 'PATH/a.npz' holds the label 9223372036854775813, which is no class",
         ),
         case(
-            four(x_train=np.zeros((4, 8, 0), np.uint8)),
-            f"x_train of archive 'PATH/a.npz' {IMAGES} (4, 8, 0)",
-            size=8,
+            four(x_train=np.zeros((4, 8, 0), np.uint8)), f"x_train of archive 'PATH/a.npz' {IMAGES} (4, 8, 0)", size=8
         ),
         case(
             four(y_test=np.array([0, 1, 2, 1])),
@@ -459,10 +346,7 @@ all_refused(
             four(y_test=np.array([0, 1, 10**9, 1])),
             "archive 'PATH/a.npz' holds the label 1000000000, which is no class",
         ),
-        case(
-            four(y_test=np.array([0, 1, 2, 2])),
-            "class '2' of 'npz:PATH/a.npz' has no training image",
-        ),
+        case(four(y_test=np.array([0, 1, 2, 2])), "class '2' of 'npz:PATH/a.npz' has no training image"),
         case(
             four(classes=np.array(["cat", "cat"])),
             "classes of archive 'PATH/a.npz' must be at least two different names, got <U3 (2,)",
@@ -472,21 +356,13 @@ all_refused(
             "archive 'PATH/a.npz' holds the label 'emu', which is not a declared class",
             classes=["cat", "dog"],
         ),
-        case(
-            four(),
-            "user_from=folder is for folder:, but the source is npz:PATH/a.npz",
-            user_from="folder",
-        ),
+        case(four(), "user_from=folder is for folder:, but the source is npz:PATH/a.npz", user_from="folder"),
         case(
             four(users_train=np.arange(4)),
             "archive 'PATH/a.npz' has the array users_train, but user_from=class is also given",
             user_from="class",
         ),
-        case(
-            four(),
-            "users=3 is declared, but npz:PATH/a.npz does not name the user of each record",
-            users=3,
-        ),
+        case(four(), "users=3 is declared, but npz:PATH/a.npz does not name the user of each record", users=3),
         case(
             four(users_train=np.arange(3)),
             "users_train of archive 'PATH/a.npz' must be 4 whole numbers or texts, one for each image, got int64 (3,)",
@@ -495,10 +371,7 @@ all_refused(
             four(users_train=np.array(["a", "b", " ", "c"])),
             "image 2 of users_train of archive 'PATH/a.npz' has no name",
         ),
-        case(
-            four(groups_train=np.arange(4)),
-            "archive 'PATH/a.npz' has groups_train but no users_train",
-        ),
+        case(four(groups_train=np.arange(4)), "archive 'PATH/a.npz' has groups_train but no users_train"),
     ],
 )
 
@@ -510,13 +383,19 @@ all_refused(
     listing,
     [
         case(
-            "",
-            "table 'PATH/t.csv' has no column 'path', only ''",
+            "path,cough,fever\n0.png,1,0\n1.png,0,-1\n2.png,1,1\n",
+            "column 'fever' of line 3 of 'PATH/t.csv' holds something other than 0 and 1",
+            label_columns=["cough", "fever"],
         ),
         case(
-            "path,class\n0.png,cat\n",
-            "table 'PATH/t.csv' has no column 'label', only 'path,class'",
+            "path,ann,bob\n0.png,1,0\n1.png,1,1\n",
+            "user_from=class makes each class one user, but label_columns give an image several classes",
+            user_from="class",
+            label_columns=["ann", "bob"],
+            open_set=True,
         ),
+        case("", "table 'PATH/t.csv' has no column 'path', only ''"),
+        case("path,class\n0.png,cat\n", "table 'PATH/t.csv' has no column 'label', only 'path,class'"),
         case(
             "path,label\n0.png,mañana\n".encode("latin-1"),
             "table 'PATH/t.csv' cannot be read as comma-separated text (it is not UTF-8 text)",
@@ -525,10 +404,7 @@ all_refused(
             'path,label\n"0.png,cat\n',
             "table 'PATH/t.csv' cannot be read as comma-separated text (unexpected end of data)",
         ),
-        case(
-            "path,label\n0.png,cat\n1.png\n",
-            "line 3 of 'PATH/t.csv' has no label",
-        ),
+        case("path,label\n0.png,cat\n1.png\n", "line 3 of 'PATH/t.csv' has no label"),
         case(
             "path,label,user\n0.png,cat,ann\n1.png,dog,bob\n",
             "table 'PATH/t.csv' has the column user, but user_from=class is given",
@@ -546,13 +422,9 @@ all_refused(
             "path,label\n0.png,cat\n/dev/zero,dog\n",
             "image '/dev/zero', which line 3 of 'PATH/t.csv' lists, is a device",
         ),
+        case("path,label\n0.png,\u202egod\n1.png,a\n", "class name '\\u202egod' turns the direction of writing"),
         case(
-            "path,label\n0.png,\u202egod\n1.png,a\n",
-            "class name '\\u202egod' turns the direction of writing",
-        ),
-        case(
-            'path,label\n0.png,"cat\n1.png,dog"\n2.png,cat\n',
-            "class name 'cat\\n1.png,dog' holds a control character",
+            'path,label\n0.png,"cat\n1.png,dog"\n2.png,cat\n', "class name 'cat\\n1.png,dog' holds a control character"
         ),
         case("path,label,user\n0.png,cat,u\n1.png,dog,u\0\n", "user 'u\\x00' holds a control character"),
         case(
@@ -560,8 +432,7 @@ all_refused(
             "user 'uuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuuu... has 100,000 characters, more than 255",
         ),
         case(
-            "path,label\n0.png,cat,\n1.png,cat, black\n",
-            "line 3 of 'PATH/t.csv' has more fields than the first line",
+            "path,label\n0.png,cat,\n1.png,cat, black\n", "line 3 of 'PATH/t.csv' has more fields than the first line"
         ),
         case(
             f"path,label\n0.png,{'a' * 200_000}\n",
@@ -571,49 +442,26 @@ all_refused(
 )
 
 
-# users, and one file under two names
+all_refused(
+    lambda path, make: (make(path), f"csv:{path}/t.csv")[1],
+    [
+        case(
+            lambda path: (listing(path, "path,label\n0.png,cat\n9.png,dog\n"), (path / "9.png").symlink_to("0.png")),
+            "image 'PATH/0.png' in line 2 of 'PATH/t.csv' and image 'PATH/9.png' in line 3 of 'PATH/t.csv' are",
+        ),
+        case(lambda path: os.mkfifo(path / "t.csv"), "table 'PATH/t.csv' is a pipe"),
+        case(  # a hole, which takes no room on the disk
+            lambda path: (listing(path, "path,label\n"), os.truncate(path / "t.csv", 3 * 10**9)),
+            "table 'PATH/t.csv' cannot be read as comma-separated text (one of its lines has 16,777,216 characters or",
+        ),
+    ],
+)
 
 
 @refused("folder 'PATH/dog/bob' holds no image")
 def empty_users_folder(path):
     (path / "dog" / "bob").mkdir(parents=True)
     return folder(path, "cat/ann", "dog/ann"), {"user_from": "folder"}
-
-
-@refused("user_from=class makes each class one user, but label_columns give an image several classes")
-def several_classes_as_users_in_a_table(path):
-    known = {"user_from": "class", "label_columns": ["ann", "bob"], "open_set": True}
-    return listing(path, "path,ann,bob\n0.png,1,0\n1.png,1,1\n"), known
-
-
-@refused("user '1' of 'npz:PATH/a.npz' is in the groups 'a' and 'b'")
-def user_in_two_groups(path):
-    users, groups = np.array([0, 1, 2, 3]), np.array(list("aacc"))
-    both = {"users_train": users, "groups_train": groups, "users_test": users[:2].repeat(2)}
-    return archive(path, **four(**both, groups_test=np.array(list("aaab")))), {}
-
-
-@refused(
-    "image 'PATH/0.png' in line 2 of 'PATH/t.csv' and image 'PATH/soft.png' in line 3 of 'PATH/t.csv' are the same file"
-)
-def image_and_a_link_to_it(path):
-    (path / "soft.png").symlink_to("0.png")
-    return listing(path, "path,label\n0.png,cat\nsoft.png,dog\n"), {}
-
-
-@refused("table 'PATH/t.csv' is a pipe")
-def pipe_as_table(path):
-    os.mkfifo(path / "t.csv")
-    return f"csv:{path}/t.csv", {}
-
-
-@refused(
-    "table 'PATH/t.csv' cannot be read as comma-separated text (one of its lines has 16,777,216 characters or more)"
-)
-def line_that_does_not_end(path):
-    spec = listing(path, "path,label\n")
-    os.truncate(path / "t.csv", 3 * 10**9)  # a hole, which takes no room on the disk
-    return spec, {}
 
 
 def outcome(make: Bad, path: Path, key: bytes) -> str:

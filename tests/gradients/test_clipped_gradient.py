@@ -7,7 +7,6 @@ import torch
 import torch.nn.functional as F
 import torch.utils.checkpoint
 from torch import nn
-from torch.nn.utils import parametrizations
 
 from sfumato._checks import SfumatoError
 from sfumato.gradients import ClippedGradient, grid
@@ -48,27 +47,11 @@ def lenet():
     )
 
 
-def group_norm_net():
-    return nn.Sequential(
-        *(nn.Conv2d(1, 8, 3, padding=1), nn.GroupNorm(4, 8), nn.ReLU(), nn.Conv2d(8, 8, 3, 2), nn.LayerNorm([8, 6, 6])),
-        *(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, 5)),
-    )
-
-
 def wide_net():
     return nn.Sequential(
         StandardisedConv(1, 4, 3), WideBlock(4, 6, 2), WideBlock(6, 6, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
         nn.Linear(6, 5),
     )  # fmt: skip
-
-
-def weight_normed_net():
-    return nn.Sequential(
-        nn.Flatten(),
-        parametrizations.weight_norm(nn.Linear(196, 6)),
-        nn.Tanh(),
-        parametrizations.orthogonal(nn.Linear(6, 5)),
-    )
 
 
 class Tied(nn.Module):
@@ -85,31 +68,7 @@ class Tied(nn.Module):
         return self.last(x.mean(1)) + self.last.weight.sum() * 0.1
 
 
-class Attention(nn.Module):
-    """A class token, positions, attention with and without a learned mask, LayerScale, an embedding."""
-
-    def __init__(self):
-        super().__init__()
-        self.token, self.positions = nn.Parameter(torch.randn(1, 1, 14)), nn.Parameter(torch.randn(1, 15, 14))
-        self.mask, self.scale = nn.Parameter(torch.randn(15, 15)), nn.Parameter(torch.rand(14))
-        self.mix, self.norm, self.head = nn.Linear(14, 42), nn.LayerNorm(14), nn.Linear(14, 5)
-        self.classic = nn.MultiheadAttention(14, 2, batch_first=True)
-        self.embedding = nn.Embedding(4, 14)
-
-    def forward(self, x):
-        x = torch.cat([self.token.expand(x.shape[0], -1, -1), x.flatten(1, 2)], 1) + self.positions
-        for mask in (None, self.mask):
-            q, k, v = self.mix(self.norm(x)).unflatten(2, (3, 2, 7)).permute(2, 0, 3, 1, 4)
-            y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-            x = x + self.scale * y.transpose(1, 2).flatten(2)
-        x = x + self.classic(x, x, x)[0] + self.embedding((x > 0).long().sum(2) % 4)
-        return self.head(x[:, 0])
-
-
-MODELS = {
-    "lenet": lenet, "group norm": group_norm_net, "wide": wide_net, "weight norm": weight_normed_net, "tied": Tied,
-    "attention": Attention,
-}  # fmt: skip
+MODELS = {"lenet": lenet, "wide": wide_net, "tied": Tied}
 
 
 @pytest.mark.parametrize(("views", "dtype"), [(1, torch.float32), (3, torch.float64)])

@@ -64,7 +64,7 @@ banded = st.builds(
 
 
 @given(mechanism=banded, steps=st.integers(1, 45), max_norm=st.floats(0.1, 10), seed=st.integers(0, 99))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_the_noise_is_the_inverse_matrix_times_the_very_numbers_drawn(mechanism, steps, max_norm, seed):
     key = RunKey.from_seed(seed)
     noise = Noise(mechanism, max_norm=max_norm, key=key)

@@ -66,7 +66,6 @@ def uniform(cells: np.ndarray, count: int) -> bool:
     assignment=st.sampled_from(["random", "position"]),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=40, deadline=None)
 def test_participations_of_a_record_are_exactly_as_far_apart_as_there_are_bins(
     population, batch_size, more, assignment, seed
 ):
@@ -142,7 +141,7 @@ SECOND = np.arange(100) % 5 < 2
 
 
 @given(gone=st.integers(0, 99), seed=st.integers(0, 99))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_a_record_of_either_group_moves_nobody_else_s_coin(gone, seed):
     whole = table(DRIFTING, 100, 12, groups=SECOND, seed=seed)
     moved = SECOND.copy()
@@ -180,7 +179,7 @@ def test_groups_that_are_none_are_refused(groups, words):
 
 
 @given(population=st.integers(2, 60), batch=st.integers(1, 59), more=st.integers(0, 20), seed=st.integers(0, 99))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_a_cut_leaves_some_of_those_who_came_up_and_small_batches_whole(population, batch, more, seed):
     batch = min(batch, population - 1)
     rule = TruncatedPoisson(batch_size=batch, largest=batch + more)

@@ -1,7 +1,5 @@
 """A clipping norm that follows a quantile, against Andrew et al. by hand, and against bugs planted on purpose."""
 
-from dataclasses import dataclass
-
 import pytest
 import torch
 
@@ -9,36 +7,9 @@ from sfumato import Noise, Poisson, PrivacyPlan, RunKey, SfumatoError
 from sfumato.privacy import Gaussian, QuantileClipping, User
 from sfumato.randomness import NoiseState
 from sfumato.training.step import COUNT, NORM, AdaptiveStep
+from tests.papers.xu2022 import Vectors
 
 VECTORS = 40
-
-
-@dataclass(frozen=True)
-class Found:
-    gradients: dict
-    within: float
-
-
-@dataclass(frozen=True)
-class Vectors:
-    """Given vectors, clipped: a query over virtual clients."""
-
-    max_norm: float = 1.0
-    sums_over = "clients"
-
-    def with_max_norm(self, max_norm):
-        return Vectors(max_norm)
-
-    def sensitivity(self, adjacency):
-        return 2 * self.max_norm
-
-    def zeros(self):
-        return {"w": torch.zeros(3)}
-
-    def __call__(self, vectors):
-        norms = vectors.norm(dim=1, keepdim=True)
-        clipped = vectors * (self.max_norm * (1 - 1e-6) / norms).clamp(max=1)
-        return Found({"w": clipped.sum(0)}, float(((norms <= self.max_norm).double() - 0.5).sum()))
 
 
 def plan(noise: float, steps: int = 60, **clipping) -> PrivacyPlan:
@@ -61,7 +32,7 @@ def step_of(asked: PrivacyPlan, seed: int = 0, query: object = None, **further) 
 def vectors() -> torch.Tensor:
     """40 vectors of norms 0.1, 0.2, ..., 4."""
     directions = torch.nn.functional.normalize(
-        torch.randn(VECTORS, 3, generator=torch.Generator().manual_seed(0)), dim=1
+        torch.randn(VECTORS, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64), dim=1
     )
     return directions * torch.arange(1, VECTORS + 1).unsqueeze(1) / 10
 

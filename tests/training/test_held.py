@@ -6,9 +6,10 @@ from itertools import zip_longest
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
-from sfumato import PrivacyPlan, RunKey
+from sfumato import PrivacyPlan, RunKey, train
 from sfumato.experiment.settings import Settings
 from sfumato.privacy import FixedClipping, Gaussian, TruncatedPoisson, User
 from sfumato.randomness import NoiseState
@@ -17,6 +18,7 @@ from sfumato.training.inputs import Inputs
 from sfumato.training.job import PublicTraining
 from sfumato.training.preparation.prepare import prepare
 from sfumato.training.steps import PublicSteps, UserInputs
+from tests.recorders import recording
 
 KEY = RunKey.from_seed(0)
 OPTIONS = {"optimizer": "sgd", "learning_rate": 1.0, "seed": 0}
@@ -88,3 +90,20 @@ def test_so_they_are_in_training_without_privacy(spots, on_a_device):
     on_a_device()
     for name, value in gradient().items():
         assert torch.equal(value, read[name])
+
+
+def weights(directory, source):
+    choices = {"views": 2, "shift": 1, "flip": True, "noise_multiplier": 2.0, "delta": 1e-5, "seed": 0, "keep": 0}
+    train("cnn", source, directory=str(directory), batch_size=24, micro_batch=8, steps=5, **choices)
+    return load_file(directory / "model.safetensors")
+
+
+def test_a_run_gives_the_same_weights_whether_its_sums_are_recorded_or_not(arrays, monkeypatch, tmp_path):
+    with recording(monkeypatch) as graphs:
+        found = weights(tmp_path / "recorded", arrays)
+        assert graphs
+        monkeypatch.setattr("sfumato._devices.can_capture", lambda device: False)
+        expected = weights(tmp_path / "plain", arrays)
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert torch.equal(found[name], value), name

@@ -247,7 +247,7 @@ class Transform:
                 (or of 16 bits, if the model was trained on such). The last of 2 or 4 channels is transparency, which is
                 put on white as in files.
 
-        All forms of an image give the same result (`given.pixels_of`).
+        All forms of an image give the same result (`pixels_of`).
 
         >>> Transform(size=8, channels=3).read(np.zeros((20, 10), np.uint8)).shape
         torch.Size([3, 8, 8])

@@ -41,9 +41,9 @@ from sfumato.runs.directory import RunDirectory
 from sfumato.runs.loaded import Loaded, load
 from sfumato.training.job import PrivateJob, is_public
 from sfumato.training.loop import take_steps
-from sfumato.training.parts.options import RunOptions
 from sfumato.training.preparation.from_record import source_of
 from sfumato.training.preparation.prepare import own_threads, prepare
+from sfumato.training.preparation.start import RunOptions
 
 VARIANTS = ("online", "offline")
 RATES = (0.001, 0.01)

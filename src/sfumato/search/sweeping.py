@@ -312,7 +312,7 @@ def _plans(trials: Trials, listed: Mapping[str, Trial], worker: Worker) -> dict[
     plans = {}
     for name, trial in listed.items():
         source = worker.data_of(trial).source
-        decided = trial.experiment.decide(source)
+        decided = trial.decide(source)
         if (plan := getattr(decided, "plan", None)) is not None:
             plans[name] = plan
         elif trials.is_search:

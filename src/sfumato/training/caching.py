@@ -23,8 +23,8 @@ from sfumato.runs.owner import uses
 from sfumato.runs.owner.store import refuse_trained_on, remember_public
 from sfumato.training import launch
 from sfumato.training.computing import compute, second_moment, transform_of
-from sfumato.training.parts.public_examples import draw
 from sfumato.training.preparation.building import origins_of_backbone
+from sfumato.training.public_examples import draw
 
 CROPS = ("central", "inception")
 

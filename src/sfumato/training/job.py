@@ -23,8 +23,8 @@ from sfumato.runs import directory as names
 from sfumato.runs import pins
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.owner.lines import DataIdentity
-from sfumato.training.parts.public_examples import PublicNormalisation
 from sfumato.training.planned import Job, PlannedJob
+from sfumato.training.public_examples import PublicNormalisation
 from sfumato.training.weights import average_for, optimizer_for, training_over
 
 Shape = tuple[int, ...] | Tensor

@@ -31,7 +31,7 @@ from sfumato.runs.checkpoint import Checkpoint, save_kept
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.releases import MICRO_BATCH_AT_FIRST
 from sfumato.training.job import Job
-from sfumato.training.parts.part import Measure, PaidSteps, Steps
+from sfumato.training.planned import Measure, PaidSteps, Steps
 from sfumato.training.step import descend
 from sfumato.training.weights import set_rate
 from sfumato.training.workers import ALONE, Workers

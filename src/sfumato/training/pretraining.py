@@ -98,7 +98,7 @@ def micro_batch(start: Start, batch_size: int) -> int:
     """The micro-batch size: as requested, as recorded, or small enough to give every worker one."""
     if start.machine.micro_batch is not None:
         return start.machine.micro_batch
-    recorded = start.unfinished.recorded
+    recorded = start.facts.recorded
     return recorded.micro_batch if recorded else min(MICRO_BATCH, -(-batch_size // launch.current_workers().count))
 
 

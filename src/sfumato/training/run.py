@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from sfumato.training import launch
 from sfumato.training.conclusion import finish, run_report
 from sfumato.training.job import PrivateJob, PublicJob
 from sfumato.training.loop import Outcome, notify, take_steps
-from sfumato.training.parts.part import Measure
+from sfumato.training.planned import Measure
 from sfumato.training.preparation import resume, sources
 from sfumato.training.preparation.building import pretraining_digests
 from sfumato.training.preparation.estimate import idle_warning
@@ -85,11 +85,12 @@ def execute(
             resume.record_use(job, run, run.identity, history)  # in case its line was lost
         progress.report(f"resuming the unfinished run in {run.path}")
     else:
-        for note in _notes(job, history):
+        for note in notes_before(job, history):
             progress.report(note)
         resume.begin(job, run, history)
     heading.add_to(run)
-    with _ledger(job, run, progress) as ledger:
+    private = isinstance(job, PrivateJob)
+    with Ledger(run / names.LEDGER, notify=progress.report) if private else nullcontext() as ledger:
         refuse_finished(run)  # another process may have finished it meanwhile
         remove_temporary(run.path)
         launch.current_workers().announce_run(run)
@@ -97,7 +98,7 @@ def execute(
         if not all(value.isfinite().all() for value in outcome.weights.values()):
             progress.report("note: training diverged: some weights are not finite; give a smaller learning rate")
         if outcome.step < job.steps:
-            promise = "; its statement gives the epsilon of the whole plan" * isinstance(job, PrivateJob)
+            promise = "; its statement gives the epsilon of the whole plan" * private
             progress.report(f"an observer ended the run after {outcome.step} of {job.steps} steps{promise}")
         progress.report("evaluating; writing the model and its report")
         statement, history = finish.conclude(job, run, ledger, outcome, scorer=scorer)
@@ -122,7 +123,7 @@ def execute_in_workers(job: Callable[[], PrivateJob | PublicJob], run: RunDirect
         return read(run) if isinstance(own, PrivateJob) else result_of(own, run, own.statement, outcome, None)
 
 
-def _notes(job: PrivateJob | PublicJob, history: History | None) -> Iterator[str]:
+def notes_before(job: PrivateJob | PublicJob, history: History | None) -> Iterator[str]:
     """Messages for the owner before the run begins."""
     if (warning := uses.declared_public_note(job.source)) is not None:
         yield warning
@@ -132,22 +133,12 @@ def _notes(job: PrivateJob | PublicJob, history: History | None) -> Iterator[str
     yield from sources.notes(source, job.plan)
     yield from (f"note: {note}" for note in job.notes)
     yield from resume.earlier_use_notes(job, history)
-    yield from option_notes(job)
-    yield from store.unlisted_notes(source, pretraining_digests(source, job.settings))
-
-
-def option_notes(job: PrivateJob) -> Iterator[str]:
-    """Messages about class weights, and about the public examples of the normalisation."""
     if job.settings.objective.class_prevalence is not None:
-        named = "labels" if job.source.multilabel else "classes"
+        named = "labels" if source.multilabel else "classes"
         yield f"note: with weights by `class_prevalence`, rare {named} are recognised more often and others less often"
     if job.public_examples is not None:
-        yield from job.public_examples.notes(job.source)
-
-
-def _ledger(job: PrivateJob | PublicJob, run: RunDirectory, progress: Progress) -> AbstractContextManager[Any]:
-    """The ledger of a private run; no context for others."""
-    return Ledger(run / names.LEDGER, notify=progress.report) if isinstance(job, PrivateJob) else nullcontext()
+        yield from job.public_examples.notes(source)
+    yield from store.unlisted_notes(source, pretraining_digests(source, job.settings))
 
 
 def take_remaining_steps(

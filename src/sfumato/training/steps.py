@@ -24,8 +24,7 @@ from sfumato.training import launch
 from sfumato.training.clients import NoiselessSteps, Rounds
 from sfumato.training.inputs import Inputs, dropout_keys, load_to_device, make_views
 from sfumato.training.job import PrivateJob, PublicJob
-from sfumato.training.parts.part import RunKind, Steps
-from sfumato.training.planned import PlannedJob
+from sfumato.training.planned import PlannedJob, RunKind, Steps
 from sfumato.training.preparation.building import noise_named
 from sfumato.training.scorers import scorer_of
 from sfumato.training.step import AdaptiveStep, PrivateStep, PrivateTrainingSteps

@@ -10,12 +10,12 @@ from typing import Any
 
 from torch import nn
 
-from sfumato._checks import SfumatoError, one_of
+from sfumato._checks import SfumatoError
 from sfumato._devices import is_follower
 from sfumato.averaging import EMA
 from sfumato.data import Source, SourceSpec
 from sfumato.experiment import users
-from sfumato.experiment.clients import EmbeddingDecision, EmbeddingExperiment, PublicDecision
+from sfumato.experiment.clients import EmbeddingExperiment, PublicDecision
 from sfumato.experiment.drift import second_group
 from sfumato.experiment.experiment import Decision, Experiment, forecast
 from sfumato.experiment.from_keywords import experiment_of, from_choices, refuse_budget, refuse_others, settings_of
@@ -30,12 +30,11 @@ from sfumato.runs.owner.store import refuse_trained_on
 from sfumato.runs.run import Run, read
 from sfumato.training.job import PrivateJob, PublicJob
 from sfumato.training.loop import Outcome
-from sfumato.training.parts.options import OPTIONS, RunOptions, split
 from sfumato.training.preparation import clients, resume
 from sfumato.training.preparation.building import build, pretraining_digests
 from sfumato.training.preparation.prepare import check_machine, own_threads, prepare
 from sfumato.training.preparation.sources import open_data
-from sfumato.training.preparation.start import Machine, Start
+from sfumato.training.preparation.start import OPTIONS, Machine, RunOptions, Start, split
 from sfumato.training.run import PublicRun, execute, execute_in_workers, result_of
 from sfumato.training.weights import check_choices
 
@@ -87,8 +86,7 @@ class Trial:
     earlier_search: EarlierSearch | None = None
 
     def __post_init__(self) -> None:
-        for name in self.options:
-            one_of("options", name, OPTIONS)
+        refuse_others(RunOptions, self.options)
 
     @property
     def embeds(self) -> bool:
@@ -130,6 +128,16 @@ class Trial:
         check_machine(self.machine)
         return SharedData(source=self.experiment.select_records(open_data(self.source, **self._declared)), request={})
 
+    def decide(self, source: Source) -> Any:
+        """The decisions for this source."""
+        return self.experiment.decide(source)
+
+    def prepare_job(self, decided: Any, source: Source, start: Start, own: nn.Module | None = None) -> Any:
+        """The job of one run from these decisions."""
+        if isinstance(decided, Decision):
+            return prepare(own, source, decided.plan, decided.settings, start, **self.options)
+        return clients.prepare(source, decided, model=own, start=start, **self.options)
+
     def check_trainable(self, decided: Any, source: Source) -> None:
         """Refuse decisions with which no run on this source can be trained. Builds the model, and spends nothing."""
         if not self.embeds:
@@ -162,7 +170,7 @@ class Trial:
             run.require_free()
         shared = shared or self.read(progress)
         source, search = shared.source, shared.search
-        decided: Decision | EmbeddingDecision | PublicDecision = self.experiment.decide(source)
+        decided = self.decide(source)
         earlier = self.earlier_search(source) if self.earlier_search else None
         if earlier is not None and not isinstance(decided, PublicDecision):
             search = earlier + Search(runs=1, epsilon=decided.plan.epsilon(), delta=decided.plan.delta)
@@ -170,13 +178,9 @@ class Trial:
         if request is None:
             request = request_of(self.spec, self.experiment, self.machine, self.options)
         start = Start.for_run(run, machine=self.machine, request=request, search=search)
-        if isinstance(decided, Decision):
-            job, notes = prepare(own, source, decided.plan, decided.settings, start, **self.options), list[str]()
-        else:
-            job = clients.prepare(source, decided, model=own, start=start, **self.options)
-            notes = clients.notes_of(job)
+        job = self.prepare_job(decided, source, start, own)
         if not run.exists:
-            for line in (*self.notes, *decided.reasons, *notes):
+            for line in (*self.notes, *decided.reasons, *(clients.notes_of(job) if self.embeds else ())):
                 progress.report(line)
         return job
 

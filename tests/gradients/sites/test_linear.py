@@ -10,7 +10,7 @@ from sfumato.gradients.sites.forms import Factored, Tiled, combine
 from sfumato.gradients.sites.linear import LinearKernel, OuterProduct
 from sfumato.gradients.use import Exact, Instantiated, RowMap
 
-quick = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 class Tokens(nn.Module):

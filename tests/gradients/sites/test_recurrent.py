@@ -8,7 +8,7 @@ from torch import nn
 
 from sfumato.gradients import ClippedGradient
 
-quick = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 LAYERS = {
     "lstm": nn.LSTM,

@@ -58,8 +58,8 @@ def test_nothing_that_it_leaves_behind_states_an_epsilon(public: Source, tmp_pat
     assert "differentially private" not in (run.directory / "report.html").read_text("utf-8")
     with pytest.raises(SfumatoError, match="trained without privacy and has no guarantee"):
         verify(run.directory)
-    with pytest.raises(SfumatoError, match="was trained without privacy; resume it with sfumato embed"):
-        from_record.job_from_record(str(run.directory), trust_code=False)
+    with pytest.raises(SfumatoError, match="was made with sfumato embed, not with sfumato train"):
+        from_record.job_from_record(str(run.directory), made_with="train")
 
 
 @pytest.mark.parametrize("choices", [ROUNDS, CENTRAL], ids=lambda choices: choices["method"])

@@ -18,8 +18,8 @@ from sfumato.privacy import DriftingPoisson, FixedOrder, Gaussian, Poisson, Trun
 from sfumato.randomness import owner_key
 from sfumato.runs.checkpoint import read_safetensors
 from sfumato.training import loop, steps
-from sfumato.training.parts.public_examples import PublicNormalisation
 from sfumato.training.preparation import prepare
+from sfumato.training.public_examples import PublicNormalisation
 from sfumato.training.workers import ALONE
 
 STEPS = 4

@@ -187,10 +187,10 @@ def _other_guarantees(run: Run, data: dict[str, Any]) -> Iterator[str]:
 def seconds_of(job: PrivateJob) -> float | None:
     """How long the steps will take; None if they need more memory at once than there is."""
     from sfumato._devices import is_out_of_memory
-    from sfumato.training.preparation.estimate import estimate
+    from sfumato.training.preparation.estimate import seconds_of_steps
 
     try:
-        return estimate(job).seconds
+        return seconds_of_steps(job)
     except (MemoryError, RuntimeError) as error:  # the steps are taken in smaller pieces then
         if not is_out_of_memory(error):
             raise

@@ -61,12 +61,11 @@ class Train(PrivateRun, PrivateChoices):
     def preview(self, job: PrivateJob, run: RunDirectory, progress: Progress) -> None:
         """Print the dry run."""
         from sfumato.cli.output import training_output
-        from sfumato.training.preparation import resume, sources
-        from sfumato.training.run import option_notes, refuse_finished
+        from sfumato.training.preparation.resume import owner_history
+        from sfumato.training.run import notes_before, refuse_finished
 
         refuse_finished(run)
-        notes = (*sources.notes(job.source, job.plan), *(f"note: {note}" for note in job.notes), *option_notes(job))
-        for note in (*(() if run.exists else resume.earlier_use_notes(job, resume.owner_history(job))), *notes):
+        for note in notes_before(job, None if run.exists else owner_history(job)):
             progress.report(note)
         data = training_output.dry_run_data(job, run)
         if not run.exists:
@@ -83,7 +82,7 @@ class Train(PrivateRun, PrivateChoices):
 
     def trial(self) -> Trial:
         """The requested training."""
-        from sfumato.training.parts.options import OPTIONS
+        from sfumato.training.preparation.start import OPTIONS
 
         names = {field.name for field in fields(self)} & set(OPTIONS)
         return replace(super().trial(), options={name: getattr(self, name) for name in OPTIONS if name in names})
@@ -92,7 +91,7 @@ class Train(PrivateRun, PrivateChoices):
         """The job of a run directory, from its record."""
         from sfumato.training.preparation import from_record
 
-        return from_record.job_from_record(path, trust_code=self.trust_code)
+        return from_record.job_from_record(path, made_with="train", trust_code=self.trust_code)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +141,7 @@ class Pretrain(ObserverOptions, SharedWork, TrainingChoices):
         """The job of a run directory, from its record."""
         from sfumato.training.preparation import from_record
 
-        return from_record.public_job_from_record(path, trust_code=self.trust_code)
+        return from_record.job_from_record(path, made_with="pretrain", trust_code=self.trust_code)
 
     def job(self, progress: Any) -> tuple[PublicJob, RunDirectory]:
         """The job, prepared up to the first step, and the run directory."""
@@ -195,6 +194,7 @@ class Embed(PrivateRun, Pair, NoiseMade, ServerChoices, ClientChoices, BudgetOfR
 
     def trial(self) -> Trial:
         """The requested training."""
+        from sfumato.search import Trial
 
         return Trial(
             experiment=EmbeddingExperiment(
@@ -209,6 +209,6 @@ class Embed(PrivateRun, Pair, NoiseMade, ServerChoices, ClientChoices, BudgetOfR
 
     def job_from_record(self, path: str) -> tuple[PrivateJob | PublicJob, RunDirectory]:
         """The job of a run directory, from its record."""
-        from sfumato.training.preparation.from_record import embedding_job_from_record
+        from sfumato.training.preparation import from_record
 
-        return embedding_job_from_record(path)
+        return from_record.job_from_record(path, made_with="embed")

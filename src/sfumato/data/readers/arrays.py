@@ -56,7 +56,7 @@ def load(path: str, order: Order) -> Parts:
     Labels (N, L) of 0 and 1 are L labels per image. `classes` then names the labels, and `label_columns` selects among
     them, or names them if there are no names.
 
-    Whole numbers (N, T) are texts, padded with 0, if their vocabulary is declared (`texts.load_numbers`).
+    Whole numbers (N, T) are texts, padded with 0, if their vocabulary is declared (`table.load_numbers`).
     """
     file = paths.expanded(path)
     where = f"archive {str(file)!r}"
@@ -127,7 +127,7 @@ def parts_from_arrays(arrays: dict[str, np.ndarray], order: Order, *, where: str
 
     Args:
         where: name of the arrays in errors.
-        reading: further fields of `Reading`.
+        reading: further fields of `Parts`.
     """
     declared = order.declared.labels
     arrays, names = _checked(arrays, where, order)
@@ -360,7 +360,7 @@ def parts_of(
         where: name of the data set in errors.
         classes: the class list; None for the declared one, or else `names`.
         size_rule: how the size was chosen if it was not declared.
-        reading: further fields of `Reading`.
+        reading: further fields of `Parts`.
     """
     declared, names = order.declared, tuple(map(to_nfc, names))
     height, width, depth = sides["train"]["images"].shape[1:]

@@ -109,8 +109,11 @@ class _Reader:
         if self._listed is not None:
             self._numbers.append(self._members(columns[0], first))
         elif self._declared.label_columns is not None:
-            pairs = zip(self._labels, columns, strict=True)
-            self._numbers.append(np.stack([self._zeros_and_ones(name, column) for name, column in pairs], axis=1))
+            numbers = [column.to_numpy(zero_copy_only=False) for column in columns]
+            for name, values in zip(self._labels, numbers, strict=True):
+                if values.dtype.kind not in "biuf" or not np.isin(values, (0, 1)).all():
+                    raise not_binary(name, self._where)
+            self._numbers.append(np.stack(numbers, axis=1).astype(np.int64))
         elif _is_integer_type(columns[0].type):
             self._numbers.append(columns[0].to_numpy(zero_copy_only=False).astype(np.int64))
         else:
@@ -183,12 +186,6 @@ class _Reader:
             result[row] = [name in present for name in wanted]
         return result
 
-    def _zeros_and_ones(self, name: str, column: pa.Array) -> np.ndarray:
-        values = column.to_numpy(zero_copy_only=False)
-        if values.dtype.kind not in "biuf" or not np.isin(values, (0, 1)).all():
-            raise not_binary(name, self._where)
-        return values.astype(np.int64)
-
 
 def _lists(kind: str) -> bool:
     return kind.startswith(("list<", "large_list<", "fixed_size_list<"))
@@ -233,26 +230,6 @@ def find_parquet(path: str) -> list[Path]:
     if importlib.util.find_spec("pyarrow") is None:
         raise SfumatoError("parquet: needs pyarrow, which is not installed", "pip install 'sfumato[parquet]'")
     return shards_of(path, "parquet", SUFFIX)
-
-
-def from_hub(name: str, where: str) -> Any:
-    """Loads a data set from the hub or its cache.
-
-    Args:
-        where: name of the data set in errors.
-    """
-    import datasets  # pyright: ignore[reportMissingImports]
-
-    try:
-        return datasets.load_dataset(name)
-    except Exception as problem:  # of the file system, pyarrow, the network and the hub
-        raise read_error(where, problem, "correct the name, or give a folder or Parquet") from None
-
-
-def read_error(where: str, problem: Exception, remedy: str) -> SfumatoError:
-    """The error for a data set that the library could not read."""
-    reason = " ".join(str(problem).split())[:150] or type(problem).__name__
-    return SfumatoError(f"{where} cannot be read ({reason})", remedy)
 
 
 GROUP = 100
@@ -326,15 +303,14 @@ def load_hugging_face(argument: str, order: Order) -> Parts:
     path, where = expanded(argument), f"hf:{argument}"
     if path.exists() and not is_data_set(argument):
         return load_parquet(argument, order)
-    if not path.exists():
-        loaded = from_hub(argument, where)
-    else:
-        import datasets  # pyright: ignore[reportMissingImports]
+    import datasets  # pyright: ignore[reportMissingImports]
 
-        try:
-            loaded = datasets.load_from_disk(str(path))
-        except Exception as problem:  # of the file system and pyarrow
-            raise read_error(where, problem, "write it again with save_to_disk") from None
+    try:
+        loaded = datasets.load_from_disk(str(path)) if path.exists() else datasets.load_dataset(argument)
+    except Exception as problem:  # of the file system, pyarrow, the network and the hub
+        reason = " ".join(str(problem).split())[:150] or type(problem).__name__
+        remedy = "correct the name, or write it again with save_to_disk"
+        raise SfumatoError(f"{where} cannot be read ({reason})", remedy) from None
     return from_sets(loaded if isinstance(loaded, dict) else {None: loaded}, order, where)
 
 

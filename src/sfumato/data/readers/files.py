@@ -122,7 +122,7 @@ def _with_patients(listing: Listing, owner_key: bytes) -> Listing:
 
 
 def _shape(listing: Listing, pixels: Pixels) -> tuple[int, int, str, float]:
-    """Size, channels, the rule for the size, and the cropped share (`Reading.cropped_share`)."""
+    """Size, channels, the rule for the size, and the cropped share (`Parts.cropped_share`)."""
     if pixels.size is not None and pixels.channels is not None:
         return pixels.size, pixels.channels, "declared", 0.0
     stored, levels = listing.stored, pixels.levels

@@ -205,16 +205,13 @@ def _create(name: str, kind: type, root: Path, options: Mapping[str, Any]) -> An
         reason = " ".join(str(problem).split()) or type(problem).__name__
         if "for argument split" in reason:
             return None
-        fetch = "pass `download=True` to fetch it" if "download" in options else "put its files there yourself"
-        other = f"{'' if 'download' in options else 'pass '}`root` with the folder that holds it"
-        absent = isinstance(problem, FileNotFoundError) or _ABSENT.search(reason) is not None
-        if absent and not options.get("download"):
+        fault, fetch = f"could not be read in {str(root)!r} ({reason})", "put its files there yourself"
+        if options.get("download"):
+            fetch = "check the connection and the folder"
+        elif isinstance(problem, FileNotFoundError) or _ABSENT.search(reason) is not None:
             fault = f"is not in {str(root)!r}, or is damaged there"
-            remedy = f"{fetch}, or {other}"
-        elif options.get("download"):
-            fault = f"could not be downloaded into {str(root)!r} ({reason})"
-            remedy = "check the connection and the folder, or pass `root` with a folder that holds the data set"
-        else:
-            fault = f"could not be read in {str(root)!r} ({reason})"
-            remedy = f"delete its files and {fetch}"
-        raise SfumatoError(f"torchvision:{name} {fault}", remedy) from None
+        if options.get("download") is False:
+            fetch = "pass `download=True` to fetch it"
+        raise SfumatoError(
+            f"torchvision:{name} {fault}", f"{fetch}, or pass `root` with the folder that holds it"
+        ) from None

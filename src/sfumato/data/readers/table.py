@@ -329,7 +329,7 @@ def load_numbers(
 
     Args:
         arrays: `x_train` (N, T), `y_train` (N,), `x_test` and `y_test`, and optional further columns.
-        reading: further fields of `Reading`.
+        reading: further fields of `Parts`.
     """
     form, key = _form(order, numbers=True), order.owner_key
 

@@ -33,7 +33,7 @@ from sfumato.runs.owner.lines import DataIdentity
 from sfumato.runs.owner.store import History
 from sfumato.runs.published import AuditOutcome
 from sfumato.training.job import UNTRAINED, lengths
-from sfumato.training.parts.options import budget_lines
+from sfumato.training.preparation.start import budget_lines
 
 PERSONS = (2, 5, 10)
 """Numbers of images per person for which the report of a run of single examples gives epsilon."""

@@ -133,7 +133,9 @@ class LoopJob(PlannedJob):
         later = {LATER: [one.state_dict() for one in self.with_state]}
         return replace(checkpoint, optimizer=checkpoint.optimizer | later)
 
-    def restore(self, checkpoint: Checkpoint, optimizer: torch.optim.Optimizer, *, where: str) -> dict[str, Tensor]:
+    def restore(
+        self, checkpoint: Checkpoint, optimizer: torch.optim.Optimizer, *, where: str | None
+    ) -> dict[str, Tensor]:
         """As of `Job`, with the states of `with_state`, and with the weights from outside where steps start from
         them."""
         average = super().restore(checkpoint, optimizer, where=where)

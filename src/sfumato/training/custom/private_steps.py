@@ -29,11 +29,10 @@ from sfumato.training.custom.job import LoopJob, Loss, check, refuse_foreign, re
 from sfumato.training.custom.records import LABELS, LoopRecords, own_records
 from sfumato.training.custom.steps import LOOP, REFUSE, SKIP, LoopSteps, PrivateSteps, refuse_unready
 from sfumato.training.custom.users import gradient_of, group_by_user
-from sfumato.training.parts.options import check_budget
 from sfumato.training.preparation import resume
 from sfumato.training.preparation.building import precision_of, with_noise
 from sfumato.training.preparation.prepare import check_epsilon, configure_torch
-from sfumato.training.preparation.start import Machine, Start, known_micro_batch
+from sfumato.training.preparation.start import Machine, Start, check_budget, known_micro_batch
 
 
 def private_steps(
@@ -188,7 +187,7 @@ def _job(
         known: further fields of `LoopJob`.
     """
     start = Start.for_run(run, machine=machine) if run.exists else Start(machine=machine)
-    device, recorded = next(iter(model.parameters())).device, start.unfinished.recorded
+    device, recorded = next(iter(model.parameters())).device, start.facts.recorded
     _, threads = configure_torch(start)
     pinned: dict[str, Any] = {"device": str(device), "threads": threads, "precision": precision_of(start)}
     own: dict[str, Any] = {"max_norm": plan.max_norm, "methods": recorded.methods if recorded else None}

@@ -35,7 +35,7 @@ from sfumato.training.conclusion.finish import conclude, conclude_early
 from sfumato.training.custom.job import LoopJob
 from sfumato.training.custom.records import LoopRecords
 from sfumato.training.inputs import dropout_keys
-from sfumato.training.parts.part import RunKind
+from sfumato.training.planned import RunKind
 from sfumato.training.preparation import resume
 from sfumato.training.step import PrivateTrainingSteps
 from sfumato.training.steps import private_training_steps

@@ -23,8 +23,8 @@ from sfumato.privacy.clipping import refuse_without_grid
 from sfumato.randomness import Noise, RunKey
 from sfumato.runs import checkpoint
 from sfumato.runs.checkpoint import stored_materials
-from sfumato.training.parts.public_examples import PublicExamples
 from sfumato.training.preparation.start import Start
+from sfumato.training.public_examples import PublicExamples
 
 
 def noise_named(noise: str, plan: PrivacyPlan, key: RunKey, *, max_norm: float | None = None) -> Noise:
@@ -68,10 +68,11 @@ LIBRARIES = ("timm", "torchvision")
 
 def origins(source: Source, settings: Settings) -> tuple[str, ...]:
     """The origins of the initial weights, and of the features if the source is a cache, for the statement."""
-    own = settings.model == "module" or models.is_custom(settings.model)
+    model = settings.network.model
+    own = model == "module" or models.is_custom(model)
     features = () if source.cache is None else source.cache.contents.origins
     weights = origins_of(settings.network.initial_weights)
-    named = [*(["own model"] if own else []), *(["synthetic images"] if models.is_prior(settings.model) else [])]
+    named = [*(["own model"] if own else []), *(["synthetic images"] if models.is_prior(model) else [])]
     return tuple(sorted({*features, *weights, *named}))
 
 
@@ -260,7 +261,7 @@ _ONE_LAYER = "linear"
 
 def precision_of(start: Start) -> str:
     """The precision: as requested, else as recorded, else float32."""
-    recorded = start.unfinished.recorded
+    recorded = start.facts.recorded
     return start.machine.precision or (recorded.precision if recorded else FLOAT32)
 
 
@@ -272,7 +273,7 @@ def with_precision(
     The default is bfloat16 if the device supports it in hardware and a whole network is trained, which costs no
     accuracy (`benchmarks/accuracy/bfloat16.py`); else float32. A resumed run keeps its precision on any device.
     """
-    if start.machine.precision is not None or start.unfinished.recorded is not None:
+    if start.machine.precision is not None or start.facts.recorded is not None:
         return start, ()
     device = _devices.select(start.machine.device)
     if not (_devices.has_bfloat16(device) and trains_whole_network(source, settings, own_model)):

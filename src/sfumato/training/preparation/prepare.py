@@ -28,12 +28,10 @@ from sfumato.privacy.statements.circumstances import PREPARATION
 from sfumato.randomness import RunKey
 from sfumato.runs import pins
 from sfumato.runs.owner.store import refuse_trained_on
+from sfumato.training.conclusion.releases import steps_to_keep
 from sfumato.training.inputs import features_alone, head_on_features, kept_bytes
 from sfumato.training.job import PUBLIC, PrivateJob, Shape, synthetic_targets
-from sfumato.training.parts.kept_weights import steps_to_keep
-from sfumato.training.parts.options import RunOptions, split
-from sfumato.training.parts.part import RunKind
-from sfumato.training.parts.public_examples import PublicNormalisation
+from sfumato.training.planned import RunKind
 from sfumato.training.preparation.building import (
     build,
     origins,
@@ -43,7 +41,8 @@ from sfumato.training.preparation.building import (
     with_noise,
     with_precision,
 )
-from sfumato.training.preparation.start import Machine, Start, known_micro_batch
+from sfumato.training.preparation.start import Machine, RunOptions, Start, known_micro_batch, split
+from sfumato.training.public_examples import PublicNormalisation
 from sfumato.training.steps import PRIVATE
 from sfumato.training.weights import check_choices
 
@@ -133,9 +132,9 @@ def common_setup(
     """
     device, threads = configure_torch(start)
     what = PUBLIC if keyed_by is None else "initial weights"
-    key = start.unfinished.key or first_key(settings, what)
+    key = start.facts.key or first_key(settings, what)
     module = built(key_of_weights(key, settings, what))
-    if keyed_by is not None and start.unfinished.key is None and settings.seed is not None:
+    if keyed_by is not None and start.facts.key is None and settings.seed is not None:
         decided = keyed_by(pins.weights_digest(module.state_dict()))
         key = RunKey.from_seed(settings.seed, json.dumps(decided, sort_keys=True))
     module.to(device)
@@ -151,7 +150,7 @@ def common_setup(
         "transform": transform_for(module, source, settings),
         "key": key,
         "kind": kind,
-        "request": start.context.request,
+        "request": start.facts.request,
     }
 
 
@@ -186,7 +185,7 @@ def _gradient(
     if trunk is not None:
         features_alone(trunk, torch.zeros(2, *source.shape, device=device))  # raises its errors before the run begins
         shape = (trunk.width,)
-    recorded, objective = start.unfinished.recorded, settings.objective
+    recorded, objective = start.facts.recorded, settings.objective
     gradient = (UserGradient if of_users else ClippedGradient)(
         module if trunk is None else head_on_features(module, trunk.head),
         weighted_loss(objective.loss, objective.class_prevalence, source.classes, device),
@@ -273,7 +272,7 @@ def private_setup(
         alone: whether each vector of a sum is rounded to the grid separately.
         facts: further circumstances, which override those of the source.
     """
-    source, settings, context = known["source"], known["settings"], start.context
+    source, settings = known["source"], known["settings"]
     shares = settings.objective.class_prevalence
     found: dict[str, Any] = {
         "read": (*(source.facts_read if isinstance(plan.unit, User) else source.read), *facts_read(source, plan)),
@@ -283,7 +282,7 @@ def private_setup(
         "key_bits": known["key"].bits,
         "origins": origins(source, settings),
         "filtered": source.filtered,
-        "search": context.search,
+        "search": start.facts.search,
         "published": source.published and source.public,
         "tokens": None if source.tokens is None else source.tokens.described,
         "kept": steps_to_keep(options.keep, plan.steps, known["module"]),
@@ -298,7 +297,7 @@ def private_setup(
 
 def configure_torch(start: Start) -> tuple[str, int]:
     """Sets torch's threads. Returns device and threads: as requested, else as recorded, else the defaults."""
-    machine, recorded = start.machine, start.unfinished.recorded
+    machine, recorded = start.machine, start.facts.recorded
     check_machine(machine)
     device, threads = _devices.select(machine.device or (recorded.device if recorded else None)), machine.threads
     if threads is None:

@@ -23,7 +23,7 @@ from sfumato.runs.owner import store, uses
 from sfumato.runs.owner.store import History
 from sfumato.training.job import PUBLIC, UNTRAINED, Job, PlannedJob, PrivateJob, PublicJob, lengths
 from sfumato.training.loop import Outcome, take_steps
-from sfumato.training.parts.part import Steps
+from sfumato.training.planned import Steps
 from sfumato.training.workers import ALONE, Workers
 
 

@@ -133,7 +133,7 @@ def test_what_is_refused(pictures, tmp_path, monkeypatch):
         opened(datasets.DatasetDict(train=pictures, unsupervised=pictures))
     for file in Path(tmp_path / "saved").glob("*.arrow"):
         file.write_bytes(b"broken")
-    with pytest.raises(SfumatoError, match=r"cannot be read .*; write it again with save_to_disk"):
+    with pytest.raises(SfumatoError, match=r"cannot be read .*, or write it again with save_to_disk"):
         opened(f"hf:{tmp_path}/saved")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(SfumatoError, match=r"not installed; pip install 'sfumato\[hf\]'"):

@@ -164,8 +164,7 @@ def test_the_validation_shards_are_left_out_beside_a_test_part(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("names", "message"),
-    [(["train-0", "more"], "does not say its part"), (["test-0", "dev-0"], "no train part")],
+    ("names", "message"), [(["train-0", "more"], "does not say its part"), (["test-0", "dev-0"], "no train part")]
 )
 def test_parts_that_would_be_guessed_or_lost_are_refused(tmp_path, names, message):
     with pytest.raises(SfumatoError, match=message):
