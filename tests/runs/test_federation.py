@@ -204,5 +204,5 @@ def test_what_is_no_federation_is_refused(at, tmp_path):
         pass
     with pytest.raises(SfumatoError, match="is the run of no federation"):
         read_federation(["a", tmp_path / "alone"])
-    with pytest.raises(SfumatoError, match=r"page must end with \.html"):
+    with pytest.raises(SfumatoError, match=r"page must be a \.html file"):
         Federation(what=("a", "b"), page="page.txt").run()

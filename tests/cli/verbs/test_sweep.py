@@ -1,16 +1,13 @@
 """Searches: on public data, and not covered."""
 
 import json
-import multiprocessing
 import os
 import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import Future
 from functools import partial
-from multiprocessing import forkserver
 from pathlib import Path
 
 import numpy as np
@@ -94,16 +91,6 @@ def test_draws_are_the_same_when_a_search_goes_on(call, monkeypatch):
     assert all(0.01 <= row["learning_rate"] <= 1 for row in found["rows"])
 
 
-@pytest.fixture
-def served(monkeypatch) -> Iterator[None]:
-    """Processes of a search are forked by one that has imported everything once; a slow test below starts each anew."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["sfumato.training.run", "torch._dynamo", "sklearn.datasets", "dp_accounting.pld"])
-    monkeypatch.setattr(workers.multiprocessing, "get_context", lambda _: context)
-    yield
-    forkserver._forkserver._stop()  # the next one has the environment of another test
-
-
 class Here:
     """A pool of processes all of which are this one."""
 
@@ -148,7 +135,7 @@ def test_runs_in_several_processes_are_the_same_runs(call, here):
 
 
 @pytest.mark.slow
-def test_runs_in_real_processes_are_the_same_runs(call, served):
+def test_runs_in_real_processes_are_the_same_runs(call):
     several(call)
 
 

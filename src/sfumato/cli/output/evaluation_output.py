@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sfumato.report import Evaluation, MultilabelEvaluation, WordEvaluation
+    from sfumato.report import Evaluation
 
 
 def class_figures(measured: Evaluation, classes: Sequence[str]) -> dict[str, Any]:
@@ -26,18 +26,6 @@ def class_figures(measured: Evaluation, classes: Sequence[str]) -> dict[str, Any
     }
     shift = largest_shift(measured.confusion, classes)
     return figures if shift is None else figures | {"shift": shift}
-
-
-def label_figures(measured: MultilabelEvaluation) -> dict[str, Any]:
-    """The figures of a classifier with several labels for each record."""
-    return measured.to_dict() | {"baseline": measured.baseline, "images": measured.examples}
-
-
-def word_figures(measured: WordEvaluation) -> dict[str, Any]:
-    """The figures of next-word prediction."""
-    from sfumato.evaluation.accuracy import finite_or_none
-
-    return measured.to_dict() | {"perplexity": finite_or_none(measured.perplexity), "images": measured.texts}
 
 
 def notes(figures: Mapping[str, Any], *, weighted: bool) -> Iterator[str]:

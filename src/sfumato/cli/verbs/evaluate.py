@@ -125,13 +125,14 @@ class Evaluate(SharedWork, DeviceOptions, ModelOptions, Loading):
                 source.require_classes("--label-sets" if self.positive is None else f"--positive {self.positive}")
             rows = partial(next_words.figures_of_words, module, source.tokens, device)  # type: ignore[arg-type]
             words = next_words.evaluation(compute_distributed(rows, parts, batches), parts, len(source.classes))
-            return evaluation_output.word_figures(words), source, []
+            further = {"perplexity": accuracy.finite_or_none(words.perplexity), "images": words.texts}
+            return words.to_dict() | further, source, []
         outputs = reading.logits(compute_distributed(logits, parts, batches))
         labels, notes = torch.from_numpy(np.concatenate([part.labels for part in parts])), list(reading.notes)
         if not exclusive:
             threshold = accuracy.LABEL_THRESHOLD if self.threshold is None else self.threshold
             measured = accuracy.label_evaluation(outputs, labels, loaded.classes, threshold=threshold)
-            figures = evaluation_output.label_figures(measured)
+            figures = measured.to_dict() | {"baseline": measured.baseline, "images": measured.examples}
         else:
             measured = accuracy.summary(outputs, labels, loaded.classes, loss=loaded.loss)
             figures = evaluation_output.class_figures(measured, loaded.classes)

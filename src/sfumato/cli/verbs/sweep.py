@@ -61,7 +61,11 @@ class Sweep(PrivateChoices):
     def run(self) -> None:
         """Search and print the results."""
         embed = self._to_embed() if recipe.is_embedding(self.what) else None
-        chosen = self.with_recipe(self.what) if embed is None else self._with_source_of(embed)
+        chosen = (
+            self.with_recipe(self.what)
+            if embed is None
+            else replace(self, source=embed.source, public=embed.public, private=embed.private)
+        )
         from sfumato import search
         from sfumato.cli.output import search_output
         from sfumato.experiment.clients import EmbeddingExperiment
@@ -106,10 +110,6 @@ class Sweep(PrivateChoices):
         odd = {name: options[name] for name in sorted(set(options) - {field.name for field in fields(Embed)})}
         refuse_given(f"is for classifiers, but {recipe.title(self.what)} trains embeddings", **odd)
         return Embed(what=self.what, **options).with_recipe(self.what)
-
-    def _with_source_of(self, embed: Embed) -> Sweep:
-        """This search with the source of the embedding training."""
-        return replace(self, source=embed.source, public=embed.public, private=embed.private)
 
     def best_recipe(self, result: Result, embed: Embed | None = None) -> str:
         """The best settings as a recipe for the whole training part.

@@ -304,7 +304,10 @@ class Aggregate(ModelOptions):
         data |= {
             "reason": result.reason,
             "epsilon": result.epsilon,
-            "candidates": _scored(result),
+            "candidates": [
+                {"weights": len(candidate.steps), "decay": candidate.decay, "accuracy": share}
+                for candidate, share in zip(result.candidates, result.accuracies or (), strict=False)
+            ],
             "model": str(result.path),
         }
         console.show(data, *self._parts(result, data), json=self.json)
@@ -335,11 +338,3 @@ class Aggregate(ModelOptions):
         yield Note(f"sfumato evaluate {result.path} SOURCE   measures it")
         if result.beside_the_run:
             yield Note(f"sfumato verify {self.run_directory}   computes it again from the kept weights")
-
-
-def _scored(result: Result) -> list[dict[str, Any]]:
-    """The scored candidates and their accuracies."""
-    return [
-        {"weights": len(candidate.steps), "decay": candidate.decay, "accuracy": share}
-        for candidate, share in zip(result.candidates, result.accuracies or (), strict=False)
-    ]

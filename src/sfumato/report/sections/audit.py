@@ -139,7 +139,10 @@ class Attack:
                 Axis("false alarms", **axis),
                 Axis("detections, at most", **axis),
                 diagonal=True,
-                marked=[self._mark(place) for place in (_THOUSANDTH, _HUNDREDTH)],
+                marked=[
+                    MarkedPoint((rate, share), percent_up(share), "below right" if share > 3 * rate else "above left")
+                    for rate, share in ((RATES[place], self.detections[place]) for place in (_THOUSANDTH, _HUNDREDTH))
+                ],
             )
             annotate(axes, "guessing", (0.025, 0.025), (6, -3), va="top", **_SMALL)
             for epsilon, shares in scale.items():
@@ -157,8 +160,3 @@ class Attack:
             height=_HEIGHT,
             alternative=f"Line: detections against false alarms of this plan, {detected}, and epsilon {listed}.",
         )
-
-    def _mark(self, place: int) -> MarkedPoint:
-        """The bound at one of the rates, with its text where it covers no line."""
-        rate, share = RATES[place], self.detections[place]
-        return MarkedPoint((rate, share), percent_up(share), "below right" if share > 3 * rate else "above left")
