@@ -47,14 +47,8 @@ def test_a_window_of_the_file_takes_the_values_after_their_modality(tmp_path_fac
     values = RAMP.astype(float) * slope + low
     tags = {"WindowCenter": center, "WindowWidth": width, "RescaleSlope": slope, "RescaleIntercept": low}
     dataset = pydicom.Dataset()
-    dataset.update(
-        {
-            pydicom.datadict.tag_for_keyword(name): pydicom.DataElement(
-                pydicom.datadict.tag_for_keyword(name), "DS", value
-            )
-            for name, value in tags.items()
-        }
-    )
+    for name, value in tags.items():
+        dataset.add_new(name, "DS", value)
     found = dicom._apply_window(values, dataset, "x")
     assert np.abs(found - linear(values, center, width)).max() <= 1  # at the very edge of its half-open interval
 
@@ -135,12 +129,8 @@ def test_monochrome1_is_the_inverse(tmp_path, scan):
 
 
 def test_a_table_of_values_of_interest_precedes_a_window(tmp_path, scan):
-    table = pydicom.Dataset()
-    table.LUTDescriptor = [4096, 0, 12]
-    table["LUTDescriptor"].VR = "US"
-    table.add_new("LUTData", "US", (4095 - np.arange(4096)).tolist())
     tags = {"WindowCenter": 1000, "WindowWidth": 500}
-    path = scan(tmp_path / "a.dcm", RAMP.astype(np.uint16), VOILUTSequence=pydicom.Sequence([table]), **tags)
+    path = scan(tmp_path / "a.dcm", RISING, VOILUTSequence=lookup_table(4095 - np.arange(4096), bits=12), **tags)
     assert np.array_equal(read(path)[..., 0], np.rint((4095 - RAMP) * (255 / 4095)))
 
 
