@@ -119,7 +119,7 @@ def train(
         seed: the seed of the draws, which need not be secret here.
         running: C', to which the inputs of batch norms are clipped for the running statistics; None for none.
     """
-    positive("learning_rate", learning_rate)
+    positive(learning_rate=learning_rate)
     if not any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in module.modules()):
         raise SfumatoError("the module has no batch norm", "give one such as lenet5,norm=batch")
     key = RunKey.from_seed(seed, "printed 2020")
@@ -178,8 +178,8 @@ def sensitivities(largest: float, batch: int) -> tuple[float, float]:
     >>> sensitivities(1.0, 2)
     (0.5, 0.875)
     """
-    length = positive_integer("batch", batch)
-    largest = positive("largest", largest)
+    length = positive_integer(batch=batch)
+    largest = positive(largest=largest)
     return largest / length, largest**2 * (3 / length - 3 / length**2 + 1 / length**3)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from sfumato._checks import SfumatoError
 from sfumato.cli import parser
-from sfumato.cli.output.refusals import with_option_names
 from sfumato.cli.parser import UsageError
+from sfumato.cli.running import with_option_names
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -75,13 +75,13 @@ def extrapolate(
     **Guarantee.** `row.plan.epsilon(accountant=row.accountant) <= row.epsilon` was computed for each row's plan. That
     fewer participants do not suffice was checked by bisection, to one in a thousand.
     """
-    positive("delta", delta, remedy="give a number well below 1 over the largest population")
+    positive(delta=delta, remedy="give a number well below 1 over the largest population")
     return [
         Extrapolated(
             population=population,
             epsilon=epsilon,
             accountant=accountant,
-            plan=_fewest_steps(plan, population, positive("epsilon", epsilon), delta, accountant),
+            plan=_fewest_steps(plan, population, positive(epsilon=epsilon), delta, accountant),
         )
         for accountant, population in _variants(plan, accountants, populations)
         for epsilon in epsilons
@@ -110,7 +110,7 @@ def epsilon_of_rounds(
 
     Errors: `SfumatoError` for a round with more participants than the participation rule allows.
     """
-    positive("delta", delta, remedy="give a number well below 1 over the largest population")
+    positive(delta=delta, remedy="give a number well below 1 over the largest population")
     if isinstance(plan.participation, FullBatch):
         raise SfumatoError(
             "everybody takes part in each round, so the size of a round is fixed", "take poisson, or a fixed order"
@@ -119,7 +119,7 @@ def epsilon_of_rounds(
     for accountant, population in _variants(plan, accountants, populations):
         most = plan.participation.largest_batch(population)
         for size in batch_sizes:
-            if positive_integer("batch_sizes", size) > most:
+            if positive_integer(batch_sizes=size) > most:
                 raise SfumatoError(
                     f"a round of {size:,} is larger than the {most:,} that a population of {population:,} allows",
                     "give smaller rounds, or a larger population",
@@ -134,9 +134,9 @@ def epsilon_of_rounds(
 def _variants(plan: PrivacyPlan, accountants: Sequence[str], populations: Sequence[int]) -> Iterator[tuple[str, int]]:
     """Each accountant of the plan with each population."""
     for accountant in accountants:
-        one_of("accountants", accountant, plan.loss.accountants)
+        one_of(plan.loss.accountants, accountants=accountant)
         for population in populations:
-            yield accountant, positive_integer("populations", population, remedy="give numbers such as 1000000")
+            yield accountant, positive_integer(populations=population, remedy="give numbers such as 1000000")
 
 
 def zcdp(plan: PrivacyPlan) -> float | None:

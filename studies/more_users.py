@@ -27,9 +27,7 @@ from sfumato.experiment.settings import Pair
 from sfumato.privacy import PrivacyPlan, User
 from sfumato.privacy.plan import default_delta
 from sfumato.privacy.statements.display import rounded_up
-from sfumato.report.plots.drawing import plot, svg
-from sfumato.report.plots.lines import Axis, Line, draw
-from sfumato.report.style import SERIES
+from sfumato.report.plots.drawing import SERIES, Axis, Line, draw, plot, svg
 from studies import command
 from studies.extrapolation import epsilon_of_rounds, extrapolate
 
@@ -67,7 +65,7 @@ class MoreUsers(PrintsJson, Pair):
 
     def run(self) -> None:
         """Scale the simulated run to more users, and print the size or the epsilon of the larger runs."""
-        positive_integer("users", self.users)
+        positive_integer(users=self.users)
         if (self.round_sizes is None) == (self.epsilon is None):
             raise UsageError(
                 f"--round-sizes and --epsilon are {'both' if self.epsilon else 'not'} given",

@@ -25,8 +25,7 @@ from sfumato.privacy.plan import default_delta
 from sfumato.privacy.planning import by_name
 from sfumato.privacy.planning.by_name import GROUPS, MECHANISM_OPTIONS, PARTICIPATION_OPTIONS
 from sfumato.privacy.statements.display import rounded_up
-from sfumato.report.plots.drawing import annotate, plot, style_axes, svg
-from sfumato.report.style import MUTED, SERIES
+from sfumato.report.plots.drawing import MUTED, SERIES, annotate, plot, style_axes, svg
 from studies import command
 
 PAIRS = (
@@ -171,7 +170,7 @@ class Pairs(
 
     def run(self) -> None:
         """Compare all pairs, and print the results."""
-        positive_integer("examples", self.examples)
+        positive_integer(examples=self.examples)
         if self.plot is not None and Path(self.plot).suffix.lower() != ".svg":
             raise UsageError(f"--plot must end with .svg, got {self.plot!r}", "give a file such as pairs.svg")
         delta = default_delta(self.examples) if self.delta is None else self.delta

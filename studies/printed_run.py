@@ -29,9 +29,9 @@ from sfumato.randomness import Noise, NoiseState, RunKey, Sampler
 from sfumato.runs.directory import RunDirectory
 from sfumato.training import pretraining
 from sfumato.training.job import PublicJob, PublicTraining
-from sfumato.training.parts.part import RunKind
-from sfumato.training.parts.public_examples import PublicExamples, public_examples
+from sfumato.training.planned import RunKind
 from sfumato.training.preparation.start import Start
+from sfumato.training.public_examples import PublicExamples, public_examples
 from sfumato.training.run import PublicRun, execute
 from sfumato.training.scorers import Scorer
 from studies.algorithm_1 import METHOD, WHY, clipped_sum

@@ -19,12 +19,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # the repository root, for `
 
 from sfumato._checks import SfumatoError
 from sfumato._files import write
-from sfumato.cli.options import recipe, space
+from sfumato.cli.options import recipe
 from sfumato.cli.options.choices import PrivateChoices, stem_of
 from sfumato.cli.output import console
 from sfumato.cli.output.search_output import costs
 from sfumato.cli.parser import argument, option
-from sfumato.cli.verbs.sweep import BEST, Sweep
+from sfumato.cli.verbs.sweep import BEST, Sweep, read_space
 from sfumato.experiment import defaults
 from sfumato.observers.progress import ProgressBars
 from sfumato.search import Scoring
@@ -70,7 +70,7 @@ class Simulate(PrivateChoices):
         asked = Sweep(**{one.name: getattr(self, one.name) for one in fields(Sweep) if hasattr(self, one.name)})
         chosen = asked.with_recipe(self.what)
         given = [text for together in self.vary for text in together]
-        rules = space.read(given, self.what, VARIED, trust_code=self.trust_code)
+        rules = read_space(given, self.what, VARIED, trust_code=self.trust_code)
         place = Path(chosen.output or f"runs/{stem_of(chosen.what)}-sweep")
         share = {} if chosen.validation is None else {"validation": chosen.validation}
         with ProgressBars() as progress:

@@ -154,10 +154,10 @@ class ScaledTrial(Trial):
         decided = super().decide(source)
         return decided._replace(plan=scaled_plan(decided.plan, self.simulate))
 
-    def prepare_job(self, decided: Any, source: Source, start: Start, **options: Any) -> PrivateJob:
+    def prepare_job(self, decided: Any, source: Source, start: Start, own: Any = None) -> PrivateJob:
         """The job of one run, whose record names the factor of the simulation."""
-        start = replace(start, request={**start.context.request, "simulates": self.simulate})
-        return super().prepare_job(decided, source, start, **options)
+        start = replace(start, request={**start.facts.request, "simulates": self.simulate})
+        return super().prepare_job(decided, source, start, own)
 
 
 def _scaled_down(trial: Trial, factor: int) -> Trial:
@@ -264,10 +264,10 @@ def simulate(
 def _refuse_numbers(factor: int, confirm: int) -> None:
     """Refuse a factor below 2, and an invalid number of runs at full size."""
     remedy = "give the factor by which batch and noise are smaller, such as 16"
-    if positive_integer("factor", factor, remedy=remedy) == 1:
+    if positive_integer(factor=factor, remedy=remedy) == 1:
         raise SfumatoError("factor must be at least 2, got 1", "sfumato sweep trains every setting at full size")
     if confirm != 0:
-        positive_integer("confirm", confirm, remedy="give the number of the best settings to train at full size")
+        positive_integer(confirm=confirm, remedy="give the number of the best settings to train at full size")
 
 
 def _compared(simulation: Simulation, trial: Trial, place: Path, confirm: int, how: Mapping[str, Any]) -> Simulation:

@@ -51,7 +51,7 @@ def scaled_plan(plan: PrivacyPlan, factor: int) -> PrivacyPlan:
     (0.98, 7.99)
     """
     batch = plan.expected_batch_size
-    if positive_integer("factor", factor, remedy="give the factor by which batches are smaller, such as 16") == 1:
+    if positive_integer(factor=factor, remedy="give the factor by which batches are smaller, such as 16") == 1:
         return plan
     if factor > batch:
         raise SfumatoError(

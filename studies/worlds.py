@@ -65,7 +65,7 @@ class Choice:
     hidden: int = 0
 
     def __post_init__(self) -> None:
-        one_of("canary", self.canary, CANARIES)
+        one_of(CANARIES, canary=self.canary)
 
 
 def choices(
@@ -143,7 +143,7 @@ class Problem:
         Args:
             models: the number of models in each world for each choice. Phase II uses no model of phase I.
         """
-        positive_integer("models", models, remedy="give how many models each choice is tried with, such as 200")
+        positive_integer(models=models, remedy="give how many models each choice is tried with, such as 200")
         found = [(choice, _total_variation(*self.scores(choice, models, phase=1))) for choice in choices]
         return sorted(found, key=lambda row: -row[1])
 
@@ -155,7 +155,7 @@ class Problem:
             models: the number of models in each world.
             confidence: the confidence of the bound.
         """
-        positive_integer("models", models, remedy="give how many models are trained in each world, such as 2000")
+        positive_integer(models=models, remedy="give how many models are trained in each world, such as 2000")
         own, others = self.scores(choice, models, phase=2)
         bound = audit.two_worlds(own, others, delta=self.delta, confidence=confidence, nominal_epsilon=self.epsilon)
         half = models // 2

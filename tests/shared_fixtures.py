@@ -101,7 +101,7 @@ def without_curves(monkeypatch: pytest.MonkeyPatch) -> None:
     """The page's plots, and what an attacker can detect, take longer than the small runs here; `tests/report` draws the
     ones, tests/training/conclusion/test_finish.py looks at the other."""
     monkeypatch.setattr("sfumato.report.sections.result.curve", lambda rows, key, levels: "<svg></svg>" if rows else "")
-    for place in ("plots.lines", "plots.curves"):
+    for place in ("sections.audit", "plots.curves"):
         monkeypatch.setattr(f"sfumato.report.{place}.inline", _undrawn)
     monkeypatch.setattr("sfumato.training.conclusion.run_report.true_positive_rates", _any_plan)
 

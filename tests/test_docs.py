@@ -19,7 +19,7 @@ from sfumato.data.declared import fact
 from sfumato.data.kinds import KINDS
 from sfumato.data.readers.published import IN_ARRAYS
 from sfumato.runs import directory
-from sfumato.training.parts import kept_weights
+from sfumato.training.conclusion import releases
 from studies import command
 from tests import reference_page
 
@@ -183,7 +183,7 @@ def test_what_contributing_shows_exists_and_can_be_called():
     functions = re.findall(r"^\+def (\w+)\((.*?)\):", text, re.MULTILINE)
     assert functions
     for name, arguments in functions:
-        assert inspect.getfullargspec(getattr(kept_weights, name)).args == arguments.split(", "), name
+        assert inspect.getfullargspec(getattr(releases, name)).args == arguments.split(", "), name
     for name in re.findall(r"`([\w./]+/\w+\.py)`", text):
         assert any((ROOT / start / name).exists() for start in ("", "src/sfumato")), name
     of_sources = text.partition("**A source.**")[2].partition("\n**")[0]
@@ -215,7 +215,7 @@ def test_every_public_object_has_its_docstring_in_the_api():
         home, _, last = name.rpartition(".")
         found = getattr(search if name in of_search else sfumato, last)
         assert found.__doc__, name
-        assert found.__module__.startswith(home), name
+        assert getattr(importlib.import_module(home), last) is found, name
 
 
 PUBLIC_HOSTS = {

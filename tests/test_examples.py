@@ -1,6 +1,5 @@
 """The examples run, and do what they say."""
 
-import importlib.util
 from pathlib import Path
 from types import ModuleType
 
@@ -9,18 +8,14 @@ from safetensors.torch import load_file
 
 from sfumato.privacy import ledger
 from sfumato.training import loop
+from tests.scripts import loaded
 
 TRAINERS = {"lightning_module": ("lightning",), "hf_trainer": ("transformers", "accelerate")}
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
 
 def load(name: str) -> ModuleType:
-    specification = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    assert specification
-    assert specification.loader
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
+    return loaded(EXAMPLES / f"{name}.py")
 
 
 def test_every_example_is_run():

@@ -1,13 +1,11 @@
 """The converter of public federated data, on small files in the published layouts."""
 
 import csv
-import importlib.util
 import lzma
 import sqlite3
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -15,25 +13,16 @@ from PIL import Image
 
 from sfumato import open_source
 from sfumato.cli.options import recipe
+from tests.scripts import loaded
 
 WRITERS = {"f0000_14": (4, 36, 9), "f0001_41": (61, 0), "f0002_07": (35,) * 30}
 """Labels of each writer's images to train on; the test split has the same, one further on."""
 
 
 @pytest.fixture(scope="module")
-def module() -> ModuleType:
-    path = Path(__file__).resolve().parents[1] / "examples" / "federated_data.py"
-    specification = importlib.util.spec_from_file_location("federated_data", path)
-    assert specification
-    assert specification.loader
-    loaded = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(loaded)
-    return loaded
-
-
-@pytest.fixture(scope="module")
-def convert(module: ModuleType) -> Callable[..., str]:
+def convert() -> Callable[..., str]:
     """One line of the command, to what it prints or refuses with."""
+    module = loaded("examples/federated_data.py")
 
     def run(*words: object) -> str:
         with pytest.MonkeyPatch.context() as patch:
@@ -148,19 +137,6 @@ def test_digiface_is_split_by_identity(convert, faces: Path, tmp_path: Path):
     assert (source.users, len(source.train), source.size) == (4, 4 * 72, 8)
     convert("digiface", faces, tmp_path / "out", "--seed", 1)
     assert rows(tmp_path / "out" / "digiface.csv") != whole
-
-
-@pytest.fixture
-def split(tmp_path: Path) -> Path:
-    """Tables and images of a split by user, as TensorFlow Federated and Hsu et al. 2020 publish them."""
-    place = tmp_path / "data"
-    for shade, name in enumerate(("aa1", "ab2", "ac3", "ba4", "bb5")):
-        picture(place / "images" / name[0] / name[1] / f"{name}.jpg", 40 * shade)
-    train = "user_id,image_id,class\n7,aa1,0\n7,ab2,1\n9,ac3,1\n"
-    (place / "federated_train.csv").write_text(train)
-    (place / "federated_train_user_120k.csv").write_text(train.replace("class", "class,label").replace("\n7", ",5\n7"))
-    (place / "test.csv").write_text("image_id,class\nba4,0\nbb5,0\n")
-    return place
 
 
 def test_recipes_read_the_files_that_are_written():

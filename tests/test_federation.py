@@ -1,7 +1,6 @@
 """A federation of three sites as real processes, on Flower and on NVFlare's simulator, by the examples."""
 
 import contextlib
-import difflib
 import importlib.util
 import re
 import shutil
@@ -21,6 +20,7 @@ from benchmarks.shared.federations import Processes, end, free_port, paid
 from sfumato.privacy import ledger
 from sfumato.runs import directory as names
 from sfumato.training.custom.rounds import PrivateRounds
+from tests.scripts import loaded
 
 ROOT = Path(__file__).resolve().parents[1]
 FLOWER, NVFLARE = ROOT / "examples" / "flower", ROOT / "examples" / "nvflare"
@@ -47,87 +47,10 @@ loop.descend = held
 """Lets no site go on while one has paid so many steps, until it was killed: in the middle of a round."""
 MINUTES = 60
 """Allows for a slow machine with much else to do."""
-FLOWER_PLAIN = """
-from __future__ import annotations
-
-import torch
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
-from torch.nn import functional
-
-from hospitals.task import images_of, network
-
-app = ClientApp()
-
-
-@app.train()
-def train(message: Message, context: Context) -> Message:
-    model, (images, labels) = network(), images_of(context.node_config["site"], context.run_config["sites"])
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
-    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
-    for _ in range(3):
-        optimizer.zero_grad()
-        functional.cross_entropy(model(images), labels).backward()
-        optimizer.step()
-    content = {
-        "arrays": ArrayRecord(model.state_dict()),
-        "metrics": MetricRecord({"num-examples": len(images)}),
-    }
-    return Message(RecordDict(content), reply_to=message)
-"""
-NVFLARE_PLAIN = """
-from __future__ import annotations
-
-import argparse
-
-import nvflare.client as flare
-import torch
-from network import Network, images_of
-from torch.nn import functional
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--sites", type=int, required=True)
-    given = parser.parse_args()
-    flare.init()
-    site = flare.get_site_name()  # site-1, site-2, ...
-    model, (images, labels) = Network(), images_of(int(site.removeprefix("site-")) - 1, given.sites)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
-    while flare.is_running():
-        received = flare.receive()
-        model.load_state_dict(received.params)
-        for _ in range(3):
-            optimizer.zero_grad()
-            functional.cross_entropy(model(images), labels).backward()
-            optimizer.step()
-        flare.send(flare.FLModel(params=model.state_dict()))
-
-
-if __name__ == "__main__":
-    main()
-"""
 
 
 def needs(library: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(importlib.util.find_spec(library) is None, reason=f"{library} is not installed")
-
-
-def code(text: str) -> list[str]:
-    """The lines without docstrings, comments and empty lines."""
-    text = re.sub(r'"""(?:.|\n)*?"""', "", text)
-    return [stripped for line in text.splitlines() if (stripped := line.partition("  #")[0].rstrip())]
-
-
-@pytest.mark.parametrize(
-    ("plain", "private"),
-    [(FLOWER_PLAIN, FLOWER / "hospitals" / "client_app.py"), (NVFLARE_PLAIN, NVFLARE / "client.py")],
-    ids=["flower", "nvflare"],
-)
-def test_a_plain_job_changes_at_most_20_lines(plain: str, private: Path):
-    before, after = code(plain), code(private.read_text("utf-8"))
-    new = [line for line in difflib.ndiff(before, after) if line.startswith("+ ")]
-    assert len(new) <= 20, "\n".join(new)
 
 
 def held(run: Path, killed: Path) -> str:
@@ -143,11 +66,7 @@ def wait(reached: Callable[[], object], said: Callable[[], str], pause: float = 
 
 def digits(site: int, example: Path = FLOWER / "hospitals" / "task.py") -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     """The example's network, and the images and labels of a site; of site -1 those that nobody trains on."""
-    specification = importlib.util.spec_from_file_location("agreed", example)
-    assert specification
-    assert specification.loader
-    agreed = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(agreed)
+    agreed = loaded(example)
     network = agreed.network if hasattr(agreed, "network") else agreed.Network
     return network(), agreed.images_of(site, 3)
 

@@ -5,14 +5,12 @@ they came about). What they held for the version that wrote them stands in its e
 """
 
 import hashlib
-import importlib.util
 import json
 import shlex
 import shutil
 import tomllib
 from dataclasses import fields
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -21,27 +19,19 @@ import torch
 
 from sfumato import PrivacyPlan, SfumatoError, load, open_source, owner_key, verify
 from sfumato.cli import main, registry
-from sfumato.cli.options import recipe, space
+from sfumato.cli.options import recipe
+from sfumato.cli.verbs.sweep import read_space
 from sfumato.privacy import NoGuarantee, ledger
 from sfumato.runs import directory, pins
 from sfumato.search.space import VARIED
 from sfumato.training import run as runs
+from tests.scripts import loaded
 
 HERE = Path(__file__).parent / "fixtures"
 VERSIONS = sorted(path.parent.name for path in HERE.glob("*/expected.json"))
 
 
-def script() -> ModuleType:
-    """tests/fixtures/write.py."""
-    specification = importlib.util.spec_from_file_location("write", HERE / "write.py")
-    assert specification
-    assert specification.loader
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
-
-
-write = script()
+write = loaded(HERE / "write.py")
 FINISHED = [(version, name) for version in VERSIONS for name in write.finished(HERE / version)]
 PRIVATE = [(version, name) for version, name in FINISHED if (HERE / version / "runs" / name / "plan.json").exists()]
 PUBLIC = [both for both in FINISHED if both not in PRIVATE]
@@ -220,7 +210,7 @@ def test_recipes_are_still_read(copies, version):
         found = recipe.read(str(place / path), {}, known, verb=verb)
         assert found == {name: tuple(value) if isinstance(value, list) else value for name, value in told.items()}
     assert recipe.epsilon_of(str(place / "poisson.toml")) == 2.0
-    assert list(space.read((), str(place / "poisson.toml"), VARIED, trust_code=False)) == ["learning_rate", "ema"]
+    assert list(read_space((), str(place / "poisson.toml"), VARIED, trust_code=False)) == ["learning_rate", "ema"]
 
 
 @pytest.mark.parametrize("version", VERSIONS)

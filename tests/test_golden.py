@@ -12,8 +12,6 @@ rounding may change.
 compares as the tests do, for a process that rounds otherwise (`ATEN_CPU_CAPABILITY`, `MKL_CBWR`).
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import io

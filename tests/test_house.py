@@ -173,6 +173,15 @@ def test_importing_the_package_is_light():
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
+def test_validators_take_arguments_by_name():
+    """Only bounds and allowed names come first: `positive(epsilon=epsilon)`, `within(1, 4, zoom=zoom)`."""
+    called = (
+        r"\b(number|positive|not_negative|fraction|positive_integer|whole_number|below_one|within|one_of|true_or_false)"
+    )
+    files = [path for folder in (PACKAGE, STUDIES) for path in folder.rglob("*.py")]
+    assert [str(path) for path in files if re.search(called + r"\((f?[\"']|name,)", path.read_text("utf-8"))] == []
+
+
 def test_public_names_resolve():
     for name in sfumato.__all__:
         assert getattr(sfumato, name).__doc__

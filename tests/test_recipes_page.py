@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from sfumato.cli.options import recipe, space
+from sfumato.cli.options import recipe
 from sfumato.cli.registry import load
+from sfumato.cli.verbs.sweep import read_space
 from sfumato.search.space import VARIED
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -190,7 +191,7 @@ def check_recipe(verb: str, what: str, options: list[str]) -> None:
     for value in values:
         recipe.read(what, {label or "": value}, known, verb=shared)
     if verb == "sweep":
-        space.read((), what, SWEPT, trust_code=False)
+        read_space((), what, SWEPT, trust_code=False)
 
 
 @each_section

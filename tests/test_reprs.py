@@ -68,8 +68,8 @@ def test_a_plan_a_statement_a_model_a_source_and_a_verdict(one_run: Run, spots, 
     )
     loaded = one_run.load()
     count = sum(parameter.numel() for parameter in loaded.module.parameters())
-    assert f"of {count:,} parameters to 4 classes, without a promise" in said(loaded)
-    assert said(sfumato.verify(one_run.directory)).startswith("Verdict(holds, promises nothing, ")
+    assert f"of {count:,} parameters to 4 classes, without a guarantee" in said(loaded)
+    assert said(sfumato.verify(one_run.directory)).startswith("Verdict(holds, no guarantee, ")
     assert "3 x 4 logits" in said(sfumato.intervals(one_run.directory, spots.test.images[:3]))
 
 

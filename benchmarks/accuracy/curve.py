@@ -18,8 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # the repository root, for `
 
 import sfumato
 from benchmarks import RESULTS
-from sfumato.report.plots.drawing import annotate, plot, style_axes, svg
-from sfumato.report.style import MUTED, SERIES
+from sfumato.report.plots.drawing import MUTED, SERIES, annotate, plot, style_axes, svg
 
 RESULT, WHOLE = RESULTS / "curve.json", RESULTS / "whole.json"
 PICTURE = RESULTS.parents[1] / "docs" / "images" / "accuracy.svg"

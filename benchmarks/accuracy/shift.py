@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # the repository root, for `
 
 import sfumato
 from benchmarks import RESULTS
-from sfumato.runs.reading import Reading
+from sfumato.runs.loaded import Reading
 
 RESULT = RESULTS / "shift.json"
 CLASSES = ("negative", "positive")

@@ -1,14 +1,14 @@
-"""Answers of a server over the bare batched forward: python benchmarks/speed/serving.py [SECONDS] [ROUNDS] [MODEL]
+"""A server's answers beside the bare forward: python benchmarks/speed/serving.py [SECONDS] [ROUNDS] [MODEL]
 
-A LeNet of 28 x 28 and a ViT-Tiny of 224 x 224, untrained, on the CPU with one thread. Bare: the module on inputs
-of 64 that lie in memory; read: the same from PNG files, which are decoded (`predict`). Served: the server of
-`sfumato serve` in a process of its own, from another one by keep-alive connections: one PNG file in each request from
-64 connections, forms of 32 files from 4, and arrays of 64 images, answered by arrays, from 4. Bare and served take
-turns, so that what else runs on the machine is the same for both; medians over the rounds. Images a second, the time
-of processors that the bare forward and the server (its HTTP and all) take for an image, which says most where the
-machine is busy; the middle and the 99th of 100 times of a request, and the memory that the server took more; then 20
-bodies of 100 MB at once, and its peak. Client and server share the machine's cores. Writes results/serving.json, or one
-model's part of it.
+A LeNet of 28 x 28 and a ViT-Tiny of 224 x 224, untrained, on the CPU with one thread. The server of `sfumato serve`,
+in a process of its own, answers one request at a time; the records of a request pass through the model in batches of
+at most 64. Another process loads it over keep-alive connections: requests of one PNG file from 1 and from 64
+connections, forms of 32 files from 4, and arrays of 64 images, answered by arrays, from 4. Bare: the module alone, on
+as many inputs at a time as a request of that load has. Bare and served take turns, so that what else runs on the
+machine is the same for both; medians over the rounds. For each load: images a second, the middle and the 99th of 100
+times of a request, and the processor's time for an image, bare and of the server (its HTTP and all), which says most
+where the machine is busy. Then 20 bodies of 100 MB at once, and the server's memory at its peak. Client and server
+share the machine's cores. Writes results/serving.json, or one model's part of it.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from sfumato import models
 from sfumato.data import Transform
 from sfumato.privacy import NoGuarantee
 from sfumato.runs import Loaded
-from sfumato.runs.reading import Reading
+from sfumato.runs.loaded import Reading
 
 MODELS = {"lenet5": 28, "timm:vit_tiny_patch16_224": 224}
 BATCH = 64
-LOADS = (("png", 64, 1), ("form", 4, 32), ("npy", 4, 64))  # form, connections, images in each request
+LOADS = (("png", 1, 1), ("png", 64, 1), ("form", 4, 32), ("npy", 4, 64))  # form, connections, images in each request
 
 
 def main(seconds: float, rounds: int, *names: str) -> None:
@@ -69,7 +69,7 @@ def loaded(name: str) -> Loaded:
 
 
 def measured(name: str, seconds: float, rounds: int) -> dict[str, Any]:
-    """Rates bare and read, those of a server by each load, and its memory."""
+    """The figures of each load, and the server's memory."""
     here, there = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(target=served, args=(name, there))
     process.start()
@@ -78,26 +78,22 @@ def measured(name: str, seconds: float, rounds: int) -> dict[str, Any]:
     before = known.memory_info().rss
     inputs = torch.stack([model.transform.read(one) for one in files])
 
-    def forward() -> None:
+    def forward(images: int) -> None:
         with torch.inference_mode():
-            model.module(inputs)
+            model.module(inputs[:images])
 
-    bare: list[dict[str, float]] = []
-    read: list[dict[str, float]] = []
-    answers: dict[Any, list[dict[str, float]]] = {one: [] for one in LOADS}
+    found: dict[Any, list[dict[str, float]]] = {one: [] for one in LOADS}
     for _ in range(rounds):
-        read.append(rate(lambda: model.predict(files, batch=BATCH), seconds))
-        for (form, connections, images), answer in answers.items():
-            bare.append(rate(forward, seconds))
+        for (form, connections, images), answers in found.items():
+            bare = processor_time(lambda images=images: forward(images), images, seconds)
             content, began = request(files[:images], form), busy(known)
-            answer.append(asyncio.run(load(place, content, connections=connections, images=images, seconds=seconds)))
-            answer[-1]["processor_microseconds"] = 1e6 * (busy(known) - began) / answer[-1].pop("images_answered")
+            answer = asyncio.run(load(place, content, connections=connections, images=images, seconds=seconds))
+            taken = 1e6 * (busy(known) - began) / answer.pop("images_answered")
+            answers.append(answer | {"bare_processor_microseconds": bare, "processor_microseconds": taken})
     row: dict[str, Any] = {
-        "bare": medians(bare),
-        "read": medians(read),
         "loads": [
-            {"form": form, "connections": connections, "images": images} | medians(answer)
-            for (form, connections, images), answer in answers.items()
+            {"form": form, "connections": connections, "images": images} | medians(answers)
+            for (form, connections, images), answers in found.items()
         ],
         "more_bytes": known.memory_info().rss - before,
     }
@@ -109,17 +105,14 @@ def measured(name: str, seconds: float, rounds: int) -> dict[str, Any]:
     return row
 
 
-def rate(step: Callable[[], object], seconds: float) -> dict[str, float]:
-    """Images a second of a step of one batch, and the processor's time for one."""
+def processor_time(step: Callable[[], object], images: int, seconds: float) -> float:
+    """Microseconds of the processor for an image, by a step of so many."""
     step()
-    began, busy_before, steps = time.perf_counter(), time.process_time(), 0
-    while time.perf_counter() < began + seconds:
+    began, until, steps = time.process_time(), time.perf_counter() + seconds, 0
+    while time.perf_counter() < until:
         step()
         steps += 1
-    return {
-        "images_per_second": BATCH * steps / (time.perf_counter() - began),
-        "processor_microseconds": 1e6 * (time.process_time() - busy_before) / (BATCH * steps),
-    }
+    return 1e6 * (time.process_time() - began) / (images * steps)
 
 
 def busy(process: psutil.Process) -> float:

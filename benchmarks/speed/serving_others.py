@@ -1,10 +1,10 @@
 """Beside LitServe and TorchServe: python benchmarks/speed/serving_others.py [SECONDS] [ROUNDS]
 
-The LeNet of serving.py behind three servers with the same reading of files, batches of at most 64 that wait 2 ms, one
-worker and one thread of torch, loaded one after the other by the same client: JSON with one PNG file in base64 from 64
-connections, and with 32 from 4. Needs `pip install litserve torchserve torch-model-archiver`, and Java for TorchServe.
-Medians over the rounds, in which the servers take turns, one at a time, and are started anew. Writes
-results/serving_others.json.
+The LeNet of serving.py behind three servers with the same reading of files, one worker and one thread of torch,
+loaded one after the other by the same client: JSON with one PNG file in base64 from 64 connections, and with 32 from
+4. The others form batches of at most 64 requests that wait 2 ms; ours answers one request at a time. Needs `pip
+install litserve torchserve torch-model-archiver`, and Java for TorchServe. Medians over the rounds, in which the
+servers take turns, one at a time, and are started anew. Writes results/serving_others.json.
 """
 
 from __future__ import annotations

@@ -35,8 +35,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # the repository root, for `
 
 from benchmarks import RESULTS
 from sfumato import PrivacyPlan
-from sfumato.report.plots.drawing import style_axes, svg
-from sfumato.report.style import INK, MUTED
+from sfumato.report.plots.drawing import INK, MUTED, style_axes, svg
 
 RECORDS = (256, 1024, 4096, 16384)
 STEPS = (16, 64, 256, 1024, 4096, 16384)

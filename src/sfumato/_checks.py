@@ -7,7 +7,7 @@ import json
 import math
 import numbers
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 
@@ -62,88 +62,158 @@ def unwritable_reason(text: str) -> str | None:
     return "turns the direction of writing" if match[0] >= "\u202a" else "holds a control character"
 
 
-def number(name: str, value: object, *, remedy: str = "give a finite number") -> float:
-    """The value as a finite float. Refuses anything else, such as a tensor or a float32, which would stay inexact."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise SfumatoError(f"{name} must be a number, got {value!r}", remedy)
+# The validators take arguments by name, several at once, as in `positive(epsilon=epsilon, rate=rate)`, and return the
+# first of them, converted. With `optional`, None passes.
+
+
+def _checked(
+    values: Mapping[str, object],
+    convert: Callable[[str, object, str], Any],
+    *claims: tuple[Callable[[Any], bool], str],
+    optional: bool,
+    remedy: str,
+) -> Any:
+    """The first value, converted. Refuses a value for which a claim, (test, words), does not hold."""
+    converted = []
+    for name, value in values.items():
+        if value is None and optional:
+            continue
+        converted.append(convert(name, value, remedy))
+        for holds, claim in claims:
+            if not holds(converted[-1]):
+                raise SfumatoError(f"{name} must {claim}, got {shortened(repr(value))}", remedy)
+    return converted[0] if converted else None
+
+
+def _number(name: str, value: object, remedy: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (float, numbers.Integral)):
+        raise SfumatoError(f"{name} must be a number, got {shortened(repr(value))}", remedy)
     try:
-        result = float(value)
+        return float(value)
     except OverflowError:
-        result = math.inf
+        return math.inf
+
+
+def _finite(name: str, value: object, remedy: str) -> float:
+    result = _number(name, value, remedy)
     if not math.isfinite(result):
         raise SfumatoError(f"{name} must be a finite number, got {shortened(value)}", remedy)
     return result
 
 
-def positive(name: str, value: object, *, remedy: str = "give a number above 0") -> float:
-    """The value as a float above zero. Refuses anything else."""
-    result = number(name, value, remedy=remedy)
-    if result <= 0:
-        raise SfumatoError(f"{name} must be positive, got {value!r}", remedy)
-    return result
-
-
-def not_negative(name: str, value: object, *, remedy: str = "give 0 or a number above it") -> float:
-    """The value as a float of at least zero. Refuses anything else."""
-    result = number(name, value, remedy=remedy)
-    if result < 0:
-        raise SfumatoError(f"{name} must not be negative, got {value!r}", remedy)
-    return result
-
-
-def fraction(name: str, value: object, *, remedy: str = "give a number strictly between 0 and 1") -> float:
-    """The value as a float strictly between zero and one. Refuses anything else."""
-    result = number(name, value, remedy=remedy)
-    if not 0 < result < 1:
-        raise SfumatoError(f"{name} must lie strictly between 0 and 1, got {value!r}", remedy)
-    return result
-
-
-def positive_integer(name: str, value: object, *, remedy: str = "give a whole number of at least 1") -> int:
-    """The value as an integer of at least one. Refuses anything else, including whole floats."""
+def _integer(name: str, value: object, remedy: str) -> int:
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise SfumatoError(f"{name} must be a whole number, got {value!r}", remedy)
-    if value < 1:
-        raise SfumatoError(f"{name} must be at least 1, got {value!r}", remedy)
+        raise SfumatoError(f"{name} must be a whole number, got {shortened(repr(value))}", remedy)
     return int(value)
 
 
-def below_one(name: str, value: object, *, remedy: str = "give a number in [0, 1)") -> float:
-    """The value as a float of at least zero and below one. Refuses anything else."""
-    result = not_negative(name, value, remedy=remedy)
-    if result >= 1:
-        raise SfumatoError(f"{name} must be below 1, got {value!r}", remedy)
-    return result
+def number(*, optional: bool = False, remedy: str = "give a finite number", **values: object) -> float:
+    """Finite numbers. Refuses anything else, such as a tensor or a float32, which would stay inexact."""
+    return _checked(values, _finite, optional=optional, remedy=remedy)
 
 
-def within(name: str, value: float, least: float | None, most: float | None, *, remedy: str | None = None) -> None:
-    """Refuses a number below `least` or above `most`, either of which may be None.
+def positive(
+    *, most: float | None = None, optional: bool = False, remedy: str = "give a number above 0", **values: object
+) -> float:
+    """Finite numbers above 0, and at most `most`."""
+    claims = (lambda x: x > 0, "be positive"), (lambda x: most is None or x <= most, f"be at most {most}")
+    return _checked(values, _finite, *claims, optional=optional, remedy=remedy)
 
-    >>> within("zoom", 8, 1, 4)
+
+def not_negative(*, optional: bool = False, remedy: str = "give 0 or a number above it", **values: object) -> float:
+    """Finite numbers of at least 0."""
+    return _checked(values, _finite, (lambda x: x >= 0, "not be negative"), optional=optional, remedy=remedy)
+
+
+def fraction(
+    *, optional: bool = False, remedy: str = "give a number strictly between 0 and 1", **values: object
+) -> float:
+    """Numbers strictly between 0 and 1."""
+    claim = lambda x: 0 < x < 1, "lie strictly between 0 and 1"
+    return _checked(values, _finite, claim, optional=optional, remedy=remedy)
+
+
+def below_one(*, optional: bool = False, remedy: str = "give a number in [0, 1)", **values: object) -> float:
+    """Numbers of at least 0 and below 1."""
+    claims = (lambda x: x >= 0, "not be negative"), (lambda x: x < 1, "be below 1")
+    return _checked(values, _finite, *claims, optional=optional, remedy=remedy)
+
+
+def within(
+    least: float | None, most: float | None, /, *, optional: bool = False, remedy: str | None = None, **values: object
+) -> float:
+    """Numbers from `least` to `most`, either of which may be None.
+
+    >>> within(1, 4, zoom=8)
     Traceback (most recent call last):
     sfumato._checks.SfumatoError: zoom must lie between 1 and 4, got 8; give one within these bounds
-    >>> within("bands", 12, None, 10)
+    >>> within(None, 10, bands=12)
     Traceback (most recent call last):
     sfumato._checks.SfumatoError: bands must be at most 10, got 12; give a smaller one
     """
-    if (least is None or value >= least) and (most is None or value <= most):
-        return
     low, high = (None if end is None else f"{end:,}" if isinstance(end, int) else f"{end:g}" for end in (least, most))
+    words, usual = f"lie between {low} and {high}", "one within these bounds"
     if low is None or high is None:
-        bounds, usual = (f"at most {high}", "smaller") if low is None else (f"at least {low}", "larger")
-        raise SfumatoError(f"{name} must be {bounds}, got {shortened(value)}", remedy or f"give a {usual} one")
-    problem = f"{name} must lie between {low} and {high}, got {shortened(value)}"
-    raise SfumatoError(problem, remedy or "give one within these bounds")
+        words, usual = (
+            (f"be at most {high}", "a smaller one") if low is None else (f"be at least {low}", "a larger one")
+        )
+    claim = lambda x: (least is None or x >= least) and (most is None or x <= most), words
+    return _checked(values, _number, claim, optional=optional, remedy=remedy or f"give {usual}")
 
 
-def one_of(name: str, value: object, allowed: Collection[str], *, remedy: str | None = None) -> str:
-    """The value if it is one of the allowed names. Otherwise refuses and lists them."""
-    if isinstance(value, str) and value in allowed:
-        return value
-    listing = ", ".join(allowed)
-    near = difflib.get_close_matches(value, list(allowed), n=1) if isinstance(value, str) else []
-    remedy = f"did you mean {near[0]}" if near else remedy or "choose one of these names"
-    raise SfumatoError(f"{name} must be one of {listing}; got {value!r}", remedy)
+def whole_number(
+    *,
+    least: int | None = 0,
+    most: int | None = None,
+    optional: bool = False,
+    remedy: str = "give a whole number within these bounds",
+    **values: object,
+) -> int:
+    """Integers from `least` to `most`, either of which may be None. Whole floats are refused too.
+
+    >>> whole_number(most=10, bands=12)
+    Traceback (most recent call last):
+    sfumato._checks.SfumatoError: bands must be at most 10, got 12; give a whole number within these bounds
+    """
+    low = (lambda x: least is None or x >= least), f"be at least {least}"
+    high = (lambda x: most is None or x <= most), f"be at most {most or 0:,}"
+    return _checked(values, _integer, low, high, optional=optional, remedy=remedy)
+
+
+def positive_integer(
+    *,
+    most: int | None = None,
+    optional: bool = False,
+    remedy: str = "give a whole number of at least 1",
+    **values: object,
+) -> int:
+    """Integers of at least 1, and at most `most`."""
+    return whole_number(least=1, most=most, optional=optional, remedy=remedy, **values)
+
+
+def true_or_false(**values: object) -> None:
+    """Refuses anything but True and False."""
+    for name, value in values.items():
+        if not isinstance(value, bool):
+            raise SfumatoError(f"{name} must be true or false, got {value!r}", "give True or False")
+
+
+def one_of(allowed: Collection[str], /, *, optional: bool = False, remedy: str | None = None, **values: object) -> str:
+    """Allowed names. Refuses another name, lists them and suggests a similar one."""
+    for name, value in values.items():
+        if (value is None and optional) or (isinstance(value, str) and value in allowed):
+            continue
+        near = difflib.get_close_matches(value, list(allowed), n=1) if isinstance(value, str) else []
+        advice = f"did you mean {near[0]}" if near else remedy or "choose one of these names"
+        raise SfumatoError(f"{name} must be one of {', '.join(allowed)}; got {value!r}", advice)
+    return next(iter(values.values()))  # type: ignore[return-value]
+
+
+def exactly(name: str, data: Mapping[str, Any], names: Collection[str]) -> Mapping[str, Any]:
+    """Stored data if they hold exactly these names. Refuses anything else."""
+    if set(data) != set(names):
+        raise SfumatoError(f"{name} must hold {', '.join(names)}; got {', '.join(sorted(data))}", "restore the file")
+    return data
 
 
 def parse_json(text: str | bytes) -> Any:

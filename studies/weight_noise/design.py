@@ -62,15 +62,14 @@ class Design:
                 raise SfumatoError(f"{name} must be different values, at least one, got {given!r}", "give each once")
             object.__setattr__(self, name, tuple(given))
         for kind in self.normalisations:
-            one_of("normalisation", kind, NORMS)
-        deviations = tuple(not_negative("deviation", one) for one in self.deviations)
+            one_of(NORMS, normalisation=kind)
+        deviations = tuple(not_negative(deviation=one) for one in self.deviations)
         object.__setattr__(self, "deviations", deviations)
-        object.__setattr__(self, "learning_rates", tuple(positive("learning_rate", one) for one in self.learning_rates))
+        object.__setattr__(self, "learning_rates", tuple(positive(learning_rate=one) for one in self.learning_rates))
         for name in ("runs", "epochs", "batch_size"):
-            positive_integer(name, getattr(self, name))
-        fraction("margin", self.margin)
-        fraction("share", self.share)
-        if not_negative("validation_fraction", self.validation_fraction) >= 1:
+            positive_integer(**{name: getattr(self, name)})
+        fraction(margin=self.margin, share=self.share)
+        if not_negative(validation_fraction=self.validation_fraction) >= 1:
             raise SfumatoError(
                 f"validation_fraction must be below 1, got {self.validation_fraction!r}", "give a share such as 0.1"
             )

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 from markupsafe import Markup, escape
 
-from sfumato.report.plots.drawing import inline, style_axes
+from sfumato.report.plots.drawing import INK, MUTED, inline, style_axes, stylesheet
 from sfumato.report.sections.numbers import significant
-from sfumato.report.style import INK, MUTED, stylesheet
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

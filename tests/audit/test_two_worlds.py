@@ -120,7 +120,7 @@ def test_the_smallest_fault_is_noticed_nine_times_of_ten():
     [
         ({"scores_in": [1.0, math.nan]}, "scores_in must be a list of numbers.*1 NaN"),
         ({"scores_out": []}, "scores_out must be a list of numbers"),
-        ({"choosing": 4}, "choosing must leave scores in each world, got 4 of 4"),
+        ({"choosing": 4}, "choosing must lie between 1 and 3, got 4"),
         ({"confidence": 95}, "confidence must lie strictly between 0 and 1, got 95"),
         ({"delta": -1}, "delta must not be negative, got -1"),
     ],

@@ -2,10 +2,12 @@
 
 import importlib
 import re
+import statistics
 import warnings
 from pathlib import Path
 
 from benchmarks import RESULTS
+from benchmarks.accuracy import curve
 
 ROOT = RESULTS.parents[1]
 PAGE = (ROOT / "benchmarks" / "README.md").read_text("utf-8").replace(r"\|", "or")
@@ -47,3 +49,22 @@ def test_the_pages_that_quote_a_benchmark_are_those_that_name_it():
         named = set(re.findall(r"`([\w./-]+)`", row[3]))
         assert {page for page, text in texts.items() if script in text} <= named, script
         assert all(script in Path(ROOT, page).read_text("utf-8") for page in named), script
+
+
+def test_the_picture_is_of_what_was_measured():
+    found = curve.collected()
+    assert found.keys() == curve.SETS.keys()
+    assert found["digits"].keys() >= set(curve.EPSILONS)
+    drawn = curve.draw(found)
+    dots = sum(len(runs) for by_epsilon in found.values() for runs in by_epsilon.values())
+    for text in (drawn, curve.PICTURE.read_text("utf-8")):  # where the second fails: draw it again
+        assert all(f"{name}, {images:,} images" in text for name, images in curve.SETS.items())
+        assert len(re.findall(r"<use [^>]*fill-opacity: 0.6", text)) == dots
+
+
+def test_the_readme_says_what_the_picture_shows():
+    readme = (curve.PICTURE.parents[2] / "README.md").read_text("utf-8")
+    for name in ("MNIST", "CIFAR-10"):
+        row = re.findall(rf"\| {name} [^|]*\| ([\d.]+)% \| ([\d.]+)% \|", readme)[0]
+        for epsilon, accuracy in zip((1.0, 3.0), row, strict=True):
+            assert abs(100 * statistics.mean(curve.collected()[name][epsilon]) - float(accuracy)) < 0.11

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import full_size
-from benchmarks.shared import measuring, pieces
+from benchmarks.shared import pieces
 
 
 def options(place: Path, **more):
@@ -73,9 +73,3 @@ def test_a_process_is_interrupted_when_the_time_is_up(tmp_path, monkeypatch):
     with pytest.raises(pieces.TimeIsUpError):
         call.run("sleeper", [sys.executable, "-c", script.format(tmp_path / "told")])
     assert (tmp_path / "told").exists(), "it can write its last checkpoint"
-
-
-def test_what_a_program_fails_of_is_the_reason(tmp_path):
-    call = pieces.Call(options=options(tmp_path), until=time.monotonic() + 600)
-    with pytest.raises(measuring.CannotError, match="ValueError: no such thing"):
-        call.last("one", [sys.executable, "-c", "raise ValueError('no such thing')"])

@@ -1,7 +1,6 @@
 """What the command line is given by mistake: each is refused in one line that names it and says what to do."""
 
 import io
-import json
 import os
 import shlex
 import shutil
@@ -22,11 +21,6 @@ REFUSED = {
     "frobnicate": "unknown verb 'frobnicate'; start with: sfumato train SOURCE, such as folder:pictures; see "
     "sfumato --help",
     "train folder pictures": "one argument too many: pictures; see sfumato train --help",
-    "train pictures.zip": "source 'pictures.zip' is of an unknown kind; unpack it, and name what is in it, such as "
-    "folder:PATH",
-    "train a/photo.JPG": "source 'a/photo.JPG' is of an unknown kind; an image is not a data set: give the folder that "
-    "holds the class folders, folder:PATH",
-    # numbers of the plan
     "train digits --epsilon three": "--epsilon must be a number, or several separated by commas, got 'three'; "
     "see sfumato train --help",
     "train digits --epsilon 0": "--epsilon must be positive, got 0.0; give the privacy budget, a number such as 3",
@@ -35,29 +29,15 @@ REFUSED = {
     "train digits --noise-multiplier 0": "--noise-multiplier must be positive, got 0.0; give the noise's standard "
     "deviation over the clipping norm",
     "train digits QUICK --max-norm 0": "--max-norm must be positive, got 0.0; give the clipping norm, such as 1.0",
-    "plan": "--examples is missing; give the number of training examples, such as --examples 50000",
+    "plan": "--examples is missing; give it, such as --examples 50000",
     "plan --examples 1000": "three of --batch-size, --steps, --noise-multiplier and --epsilon are needed, got none; "
     "leave out the one to compute; sfumato train SOURCE --dry-run chooses them by rules",
-    "plan --examples 1000 --batch-size 100 --steps 10 --epsilon 3 --noise-multiplier 1": "three of --batch-size, "
-    "--steps, --noise-multiplier and --epsilon are needed, got --batch-size, --steps, --noise-multiplier, --epsilon; "
-    "leave out the one to compute; sfumato train SOURCE --dry-run chooses them by rules",
-    "plan --examples 1000 --batch-size 100 --steps 10 --noise-multiplier 1e-5": "--noise-multiplier must lie between "
-    "0.001 and 1e+09, got 1e-05; give the noise's standard deviation over the clipping norm",
-    "plan --examples 1000 --batch-size 100 --steps 100000000000 --epsilon 3": "--steps must be at most 10,000,000, got "
-    "100000000000; give fewer steps",
-    "tradeoff": "--examples is missing; give both, such as --examples 50000 --epsilon 8",
-    "tradeoff --examples 1000 --epsilon 3 --batch-size few": "--batch-size must be a whole number, got 'few'; see "
-    "sfumato tradeoff --help",
-    "tradeoff --examples 1000 --epsilon 3 --plot missing/a.svg": "--plot must lie in a folder that exists, got "
-    "'missing/a.svg'; make the folder first",
+    "tradeoff --examples 1000": "--epsilon is missing; give it, such as --epsilon 8",
     # choices of the model and its training
     "train digits QUICK --pretrained missing.safetensors": "pretrained file missing.safetensors does not exist; give "
     "the path of a finished run or of a safetensors file, or the word timm",
     "train digits QUICK --pretrained junk.safetensors": "pretrained file junk.safetensors cannot be read as "
     "safetensors: ...; convert the weights with safetensors.torch.save_file; pickled files are not loaded",
-    "train digits QUICK --ema 1": "EMA decay must be below 1, got 1.0; give a number in [0, 1), such as 0.9999",
-    "train digits QUICK --crop-area 1.5": "--crop-area must be a share of the image's area, above 0 and at most 1, got "
-    "1.5; give the smallest share that a random crop shows, such as 0.08, or 1 for no random crops",
     "sweep digits QUICK --vary views=1,2 --vary views=3": "--vary names views twice; list all of its values in one "
     "place",
     "sweep digits QUICK --vary learn_rate=1,2 moment=0.5": "a search cannot vary learn_rate, moment; did you mean "
@@ -65,34 +45,26 @@ REFUSED = {
     # training without privacy
     "pretrain digits --batch-size 5000": "--batch-size must not exceed the number of examples, got 5000 of 1438; give "
     "a smaller one",
-    "pretrain digits --epsilon 3": "unknown option --epsilon; see sfumato pretrain --help",
     "train digits QUICK --threads 0": "--threads must be at least 1, got 0; give a whole number of at least 1",
     # sources
     "train pictures QUICK": "pictures is a folder, but neither a run nor a source; write folder:pictures",
-    "train digits --source npz:a QUICK": "--source npz:a and the source digits are both given; leave out --source, "
-    "which is for recipes",
+    "train digits --source npz:a QUICK": "--source npz:a is for recipes, but digits is a source; leave it out",
     "train digits --public --private QUICK": "--public and --private are both given; give one of them",
     "train torchvision:MNIST --root empty QUICK": "torchvision:MNIST is not in 'empty', or is damaged there; pass "
-    "--download to fetch it, or --root with the folder that holds it",
+    "--download to fetch it, or pass --root with the folder that holds it",
     # recipes
     "train missing.toml": "the recipe missing.toml does not exist; check the path",
     "train nosource.toml": 'the recipe nosource.toml names no source; give --source, or add source = "digits" to it',
     "train many.toml": "steps in the recipe many.toml must be a number, got 'many'; write a number",
-    "train recipe:": "no recipe is called ''; give recipe: and one of digits, mnist, board/...others of xu2022",
+    "train recipe:": "no recipe is called ''; take one of docs/recipes.md",
     "train recipe:mehta2022/table5": "no recipe is called 'mehta2022/table5'; give recipe: and one of "
     "mehta2022/table4, ...",
     "train recipe:de2022/table13": "recipe:de2022/table13 has rows by --epsilon, but none is selected; give --epsilon "
     "1, 2, 3, 4, 6 or 8",
-    "train recipe:de2022/table13 --epsilon 5": "recipe:de2022/table13 has rows by --epsilon, but none for 5; give "
-    "--epsilon 1, 2, 3, 4, 6 or 8",
-    "train recipe:mehta2022/table9-vit-b16-full --epsilon 10": "recipe:mehta2022/table9-vit-b16-full has rows by "
-    "--batch-size, but none is selected; give --batch-size 32768 or 65536",
     "sweep recipe:de2022/table13 --epsilon 1 --vary epsilon=1,2": "--epsilon selects the row of recipe:de2022/table13, "
     "so it cannot vary; search each row",
     "pretrain recipe:de2022/table13": "recipe:de2022/table13 is for sfumato train; run sfumato train "
     "recipe:de2022/table13",
-    "train recipes/de2022/table13-eps1-other.toml": "the recipe recipes/de2022/table13-eps1-other.toml does not exist; "
-    "check the path",
     # where the run goes
     "train digits QUICK --output full": "full exists but holds no run of sfumato; give an empty or a new --output",
     "train digits QUICK --output /proc/a/b": "/proc/a/b cannot be written (...); choose a --output that can be written",
@@ -124,13 +96,12 @@ REFUSED = {
     "predict finished /dev/zero": "image '/dev/zero' is a device; name an ordinary file, or remove it",
     "predict finished folder:pictures": "image 'folder:pictures' does not exist; name image files, or folders of them; "
     "sfumato evaluate takes a source",
-    "predict finished empty": "no image file is in 'empty'; name image files, or folders of them",
+    "predict finished empty": "there are no images in empty; name image files, or folders of them",
     "predict finished pictures --top 0": "--top must be at least 1, got 0; give a whole number of at least 1",
     "evaluate finished folder:pictures": "'pictures/a/0.png' has the label 'a', which is no class of the model; "
     "remove its images from the source, or give a run that was trained on these classes",
-    "evaluate finished digits --part validation": "--part must be one of test, train, all; "
-    "got 'validation'; choose one of "
-    "these names",
+    "evaluate finished digits --part validation": "--part must be test or train or all, got 'validation'; see "
+    "sfumato evaluate --help",
 }
 """What is typed, with the error that it must give; QUICK stands for options of a small run, ... for any text."""
 
@@ -307,26 +278,3 @@ def test_a_pipe_in_place_of_a_file_is_refused_and_never_read(command, run, quick
         return
     assert main(shlex.split(command.replace("QUICK", quick))) == 1
     assert "is a pipe; name an ordinary file" in capsys.readouterr().err.splitlines()[-1]
-
-
-@pytest.mark.parametrize(
-    ("name", "old", "new", "found"),
-    [
-        ("ledger.jsonl", '"step":1', '"step":2', "line 3 of ledger.jsonl does not follow from the line before it"),
-        ("statement.json", '"epsilon": 0', '"epsilon": 1', "statement.json differs from what plan and ledger give in"),
-        ("model.safetensors", None, "junk", "model.safetensors is not the file that the ledger ends with"),
-    ],
-)
-def test_a_damaged_run_does_not_verify(run, name, old, new, found, capsys):
-    path = Path(run, name)
-    if old is None:
-        path.write_text(new)
-    else:
-        _replace(path, old, new)
-    assert main(["verify", run]) == 1
-    printed = capsys.readouterr()
-    assert printed.out.count("\n") == 1
-    assert printed.out.startswith("The statement does NOT follow from the record: ")
-    assert found in printed.out
-    assert main(["verify", run, "--json"]) == 1
-    assert json.loads(capsys.readouterr().out)["holds"] is False

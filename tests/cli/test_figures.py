@@ -1,12 +1,9 @@
 """Published figures and a test for one class, as they are typed."""
 
 import json
-import re
 import shlex
 
-import numpy as np
 import pytest
-from sklearn.datasets import load_digits
 
 from sfumato.cli import main
 from sfumato.training.conclusion import finish
@@ -28,6 +25,9 @@ def test_figures_are_printed_published_and_resumed(quick, capsys, monkeypatch):
         patch.setattr(finish, "close", stopping)
         with pytest.raises(StopError):
             main(shlex.split(f"train digits --private --report-epsilon 4 {quick} --output run"))
+    capsys.readouterr()
+    assert main(["train", "run", "--dry-run", "--json"]) == 0
+    assert told(capsys)["figures"]["epsilon"] == 4.0
     assert main(["train", "run"]) == 0  # what was asked for is in the run
     printed = capsys.readouterr().out
     assert "may be published" in printed
@@ -38,18 +38,6 @@ def test_figures_are_printed_published_and_resumed(quick, capsys, monkeypatch):
     assert main(["report", "run", "--public"]) == 0
     with open("run/report-public.html") as page:
         assert "figures that may be published" in page.read()
-
-
-def test_json_and_dry_run_have_them(quick, capsys):
-    command = f"train digits --private --report-epsilon 4 {quick} --output run --json"
-    assert main(shlex.split(f"{command} --dry-run")) == 0
-    assert told(capsys)["figures"]["epsilon"] == 4.0
-    assert main(shlex.split(command)) == 0
-    whole = told(capsys)
-    assert whole["public"] is False, "exact accuracy stands beside what may be published"
-    found = whole["published"]
-    assert found["accuracy"][1] <= found["accuracy"][0] <= found["accuracy"][2]
-    assert set(found["per_class"]) == set("0123456789")
 
 
 def test_what_it_is_refused_for(quick, call):
@@ -83,38 +71,18 @@ def test_the_roc_curve_of_a_class_is_drawn_for_its_owner(digits_run, call, tmp_p
 def test_a_test_that_cannot_be_is_refused_at_once(digits_run, call):
     command = f"evaluate {digits_run} digits"
     assert "--positive must be one of 0, 1" in call(f"{command} --positive cat", status=1)
-    assert "without a class to test for" in call(f"{command} --prevalence 0.1", status=1)
-    assert "--plot is given without a class to test for" in call(f"{command} --plot a.svg", status=1)
-    assert "--plot must end with .svg, got 'a.png'" in call(f"{command} --positive 3 --plot a.png", status=1)
+    assert "--prevalence 0.1 needs a class to test for" in call(f"{command} --prevalence 0.1", status=1)
+    assert "--plot a.svg needs a class to test for" in call(f"{command} --plot a.svg", status=1)
+    assert "--plot must be a .svg file in a folder that exists, got 'a.png'" in call(
+        f"{command} --positive 3 --plot a.png", status=1
+    )
     assert "--prevalence must lie strictly between 0 and 1" in call(f"{command} --positive 3 --prevalence 2", status=1)
-
-
-def test_accuracy_stands_beside_that_of_the_most_frequent_class(quick, call, tmp_path, capsys):
-    printed = call(f"train digits --output {tmp_path}/a {quick}")
-    assert re.search(r"test accuracy  [\d.]+% \(always guessing the most frequent class: 1[\d.]+%\)", printed)
-    told = json.loads(call(f"train digits --output {tmp_path}/b --json {quick}"))
-    assert 0.1 < told["majority"] < 0.12
-    for part, warned in (("all", True), ("test", False)):
-        assert main(["evaluate", f"{tmp_path}/a", "digits", "--part", part]) == 0
-        assert ("if the run was trained on this source" in capsys.readouterr().err) == warned
-
-
-def test_figures_measured_on_private_data_are_called_so(digits_run, call, capsys):
-    given = load_digits()
-    np.savez("own.npz", x=(given.images * 15).astype(np.uint8), y=given.target)
-    command = f"evaluate {digits_run} npz:own.npz"
-    assert json.loads(call(f"{command} --json"))["public"] is False
-    assert json.loads(call(f"evaluate {digits_run} digits --json"))["public"] is True
-    capsys.readouterr()
-    for source, private in (("npz:own.npz", True), ("digits", False)):
-        assert main(["evaluate", str(digits_run), source]) == 0
-        assert ("no guarantee covers these figures" in capsys.readouterr().err) == private
 
 
 def test_a_budget_that_cannot_be_is_refused_before_the_data_are_read(call, monkeypatch):
     def read(*_, **__):
         raise AssertionError
 
-    monkeypatch.setattr("sfumato.training.preparation.trial.open_with_progress", read)
+    monkeypatch.setattr("sfumato.training.trial.open_with_progress", read)
     for option in ("--epsilon 0", "--steps 0", "--batch-size 0"):
         assert f"{option.split()[0]} must be" in call(f"train digits {option}", status=1)

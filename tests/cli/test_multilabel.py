@@ -109,7 +109,7 @@ def test_an_image_with_all_and_one_with_none(run, table, call):
     ("command", "refusal"),
     [
         ("predict RUN IMAGE --top 2", "--top 2 is for models with one class per image"),
-        ("evaluate RUN csv:TABLE --label-sets TABLE", "--label-sets is for models with one class per image"),
+        ("evaluate RUN csv:TABLE --label-sets TABLE", ".csv is for models with one class per image"),
         ("evaluate RUN digits", "digits has one label per image, but the model predicts several"),
         ("aggregate RUN --method omv", "the method omv takes a majority of classes"),
         ("train csv:TABLE LABELS QUICK --report-epsilon 0.1", "report_epsilon 0.1 needs one class for each record"),

@@ -55,14 +55,3 @@ def test_searches_say_it_and_write_it_nowhere(used, capsys, workplace):
     assert TOLD in told.err
     for path in (path for path in (workplace / "s").rglob("*") if path.is_file()):
         assert b"another data set" not in path.read_bytes()
-
-
-def test_a_list_that_was_emptied_is_named_beside_the_smaller_total(used, capsys, home):
-    (home / "uses.jsonl").write_text("")
-    told = said(capsys, "spent npz:whole.npz")
-    assert "no known run of yours used npz:whole.npz" in told.out
-    assert "note: your lists disagree: uses.jsonl lacks 3 of 3 entries; lost entries are in no total" in told.err
-    told = said(capsys, "spent npz:whole.npz --json")
-    assert json.loads(told.out)["disagreements"] == ["uses.jsonl lacks 3 of 3 entries"]
-    told = said(capsys, f"train npz:part.npz {SIZES} --output a --dry-run")
-    assert "note: your lists disagree: uses.jsonl lacks 3 of 3 entries" in told.err + told.out

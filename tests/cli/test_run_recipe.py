@@ -49,7 +49,7 @@ def test_a_recipe_of_a_recipe_names_what_search_it_came_from(arrays: str, quick:
 
 
 def test_a_run_from_python_has_one_where_its_data_have_a_spelling(call, workplace: Path):
-    asked = {"epsilon": 2.0, "steps": 2, "batch_size": 64, "threads": 1}
+    asked = {"noise_multiplier": 8.0, "steps": 2, "batch_size": 64, "threads": 1}
     run = sfumato.train("linear", "digits", directory="a", **asked)
     written = tomllib.loads((run.directory / "run.toml").read_text())
     assert {name.replace("-", "_"): value for name, value in written.items()}.items() >= asked.items()

@@ -81,7 +81,7 @@ def test_declared_shares_move_what_is_measured_and_predicted(rays, call):
 @pytest.mark.parametrize(
     ("confusion", "found"),
     [
-        ([[40, 60], [5, 95]], ("odd", 0.775, 0.5)),
+        ([[40, 60], [5, 95]], {"class": "odd", "named": 0.775, "true": 0.5}),
         ([[45, 5], [5, 45]], None),
         ([[4, 2], [0, 4]], None),  # of ten records: chance
         ([[960, 40], [0, 1000]], None),  # two points: not worth a line

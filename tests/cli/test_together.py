@@ -14,7 +14,7 @@ import torch
 
 from sfumato import _devices
 from sfumato.cli import main, parse
-from sfumato.cli.output.processes import _device_of
+from sfumato.cli.running import _device_of
 from sfumato.training import launch
 
 COMMAND = (sys.executable, "-m", "sfumato", "train")
@@ -35,10 +35,10 @@ def first_of_two(monkeypatch):
         monkeypatch.setenv(name, value)
 
 
-@pytest.mark.parametrize(("options", "what"), [("--seeds 2", "--seeds"), ("--epsilon 1,3", "several budgets")])
+@pytest.mark.parametrize(("options", "what"), [("--seeds 2", "--seeds 2"), ("--epsilon 1,3", "--epsilon 1.0 3.0")])
 def test_what_several_processes_cannot_do_is_refused_in_one_line(options, what, workplace, call, first_of_two):
     (line,) = call(f"train digits {options}", status=1).splitlines()
-    assert f"several processes can only train one private run, got {what}" in line
+    assert f"{what} means several runs, but several processes train one; use one process" in line
     assert list(workplace.iterdir()) == []
 
 
@@ -58,14 +58,6 @@ def test_a_run_goes_on_by_processes_on_the_device_that_it_has_recorded(run):
     assert _device_of(parse(["train", run])) == "cpu"
     assert _device_of(parse(["train", "digits"])) is None
     assert _device_of(parse(["train", "digits", "--device", "cuda:1"])) == "cuda:1"
-
-
-def test_a_search_starts_processes_of_its_own(call, monkeypatch):
-    for name, value in (("RANK", "0"), ("WORLD_SIZE", "3")):
-        monkeypatch.setenv(name, value)
-    printed = call("sweep digits --vary learning-rate=0.1,1", status=1)
-    assert "this is one of 3 processes of one command, and sfumato sweep trains its runs in processes" in printed
-    assert "start it alone, with --processes 3 for so many runs at once" in printed
 
 
 def test_other_verbs_are_for_the_first_process_alone(call, first_of_two):

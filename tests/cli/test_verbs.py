@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shlex
 import shutil
 from pathlib import Path
@@ -60,6 +61,7 @@ def test_train_writes_a_run_and_ends_with_one_json_object(call, quick):
     assert outcome["run"] == "runs/digits"
     assert outcome["steps"] == 3
     assert outcome["delta"] == 1e-5
+    assert 0.1 < outcome["majority"] < 0.12
     assert outcome["accuracy"] == json.loads(Path("runs/digits/evaluation.json").read_text())["accuracy"]
     assert outcome["epsilon"] == json.loads(Path("runs/digits/statement.json").read_text())["epsilon"]
     assert "differentially private for each single training example" in outcome["statement"]
@@ -69,19 +71,10 @@ def test_train_writes_a_run_and_ends_with_one_json_object(call, quick):
 def test_train_tells_accuracy_statement_and_where_to_look_next(quick, capsys):
     assert main(shlex.split(f"train digits {quick} --output here")) == 0
     printed = capsys.readouterr()
-    assert "test accuracy " in printed.out
+    assert re.search(r"test accuracy  [\d.]+% \(always guessing the most frequent class: 1[\d.]+%\)", printed.out)
     assert json.loads(Path("here/statement.json").read_text())["sentence"] in printed.out
     for said in ("here/report.html", "sfumato evaluate here", "sfumato verify here"):
         assert said in printed.err
-
-
-def test_runs_without_an_output_get_names_of_their_own(call, quick, images):
-    for name in ("a", "b"):
-        shutil.copytree("pictures", f"shop/{name}")
-    few = quick.replace("--batch-size 64", "--batch-size 5")
-    commands = [f"train digits {quick}"] * 2 + [f"train folder:shop/ {few}"] * 2
-    runs = [json.loads(call(f"{command} --json"))["run"] for command in commands]
-    assert runs == ["runs/digits", "runs/digits-2", "runs/shop", "runs/shop-2"]
 
 
 def test_other_options_for_an_unfinished_run_are_refused(quick, unfinished, capsys):
@@ -91,15 +84,6 @@ def test_other_options_for_an_unfinished_run_are_refused(quick, unfinished, caps
     assert "learning_rate was 0.5 and is 0.25" in capsys.readouterr().err
     assert {path.name: path.read_bytes() for path in Path(unfinished).iterdir()} == before
     assert not Path("runs/digits-2").exists()
-
-
-def test_another_run_is_said_to_be_one_only_where_it_begins(call, quick, capsys):
-    call(f"train digits {quick}")
-    said = "note: runs/digits holds a finished run; the new run is in runs/digits-2"
-    assert call(f"train digits {quick} --views 0", status=1).startswith("error: --views")
-    capsys.readouterr()
-    assert main(shlex.split(f"train digits {quick}")) == 0
-    assert said in capsys.readouterr().err.splitlines()
 
 
 def test_earlier_runs_on_private_data_are_told_before_another_is_paid(quick, capsys, spots_folder):
@@ -253,51 +237,29 @@ def test_plan_prints_a_table_and_what_to_do_next(capsys):
 TRADEOFF = "tradeoff --examples 2000 --epsilon 2 --delta 1e-4 --batch-size 500 2000 --noise-multiplier 4 8"
 
 
-def test_tradeoff_gives_its_points_as_json(call):
+def test_tradeoff_ends_with_the_command_that_trains_by_the_point_taken(call):
     found = json.loads(call(f"{TRADEOFF} --json"))
-    assert (found["examples"], found["epsilon"], found["delta"]) == (2000, 2.0, 1e-4)
-    assert [each["batch_size"] for each in found["frontiers"]] == [500, 2000]
-    assert [each["participation"] for each in found["frontiers"]] == ["poisson", "full-batch"]
-    for each in found["frontiers"]:
-        for point in each["points"]:
-            batch, sigma, steps = each["batch_size"], point["noise_multiplier"], point["steps"]
-            assert point["epsilon"] <= 2.0 < point["epsilon_rdp"]
-            assert point["gradients"] == batch * steps
-            assert math.isclose(point["signal_to_noise_run"], batch * math.sqrt(steps) / sigma)
-        assert [point["rule"] for point in each["points"]].count("steps") == 1
-    assert [point["rule"] for each in found["frontiers"] for point in each["points"] if point["take"]] == [
-        "steps",
-        "steps",
+    assert [(each["batch_size"], each["participation"]) for each in found["frontiers"]] == [
+        (500, "poisson"),
+        (2000, "full-batch"),
     ]
-    assert PrivacyPlan.from_dict(found["take"]).expected_batch_size == 2000
-
-
-@pytest.mark.parametrize("epsilon", [2.0, 0.002])
-def test_tradeoff_ends_with_the_command_that_trains_by_the_point_taken(call, epsilon):
-    found = json.loads(call(f"tradeoff --examples 2000 --epsilon {epsilon} --noise-multiplier 9000 --json"))
     verb = parse(shlex.split(found["next"])[1:])
-    plan = PrivacyPlan.calibrate(
-        examples=verb.examples,
-        batch_size=verb.batch_size,
-        steps=verb.steps,
-        noise_multiplier=verb.noise_multiplier,
-        delta=verb.delta,
-    )
+    names = ("examples", "batch_size", "steps", "noise_multiplier", "delta")
+    plan = PrivacyPlan.calibrate(**{name: getattr(verb, name) for name in names})
     assert plan == PrivacyPlan.from_dict(found["take"])
-    assert plan.epsilon() <= epsilon
+    assert plan.epsilon() <= 2
 
 
 def test_tradeoff_prints_tables_marks_rules_and_what_to_do_next(capsys):
-    assert main([*shlex.split(TRADEOFF), "--epochs", "100", "--plot", "frontier.svg"]) == 0
+    assert main([*shlex.split(TRADEOFF), "--epochs", "100"]) == 0
     printed = capsys.readouterr()
     assert printed.out.count("S/N run  of limit") == 2
     assert printed.out.count("<- the most steps in 100 epochs") == 2
     assert printed.out.count("steps: rule of De et al. 2022") == 2
     assert printed.out.count("flat from here") == 1
-    for said in ("CIFAR-10", "recommended: batch size 2,000, the nearest to", "frontier.svg   "):
+    for said in ("CIFAR-10", "recommended: batch size 2,000, the nearest to"):
         assert said in printed.err
     assert "next: sfumato train SOURCE --examples 2000 --batch-size 2000 --steps 100 --noise-multiplier" in printed.err
-    assert Path("frontier.svg").read_text().startswith("<?xml")
 
 
 # -- evaluate, predict, report, verify ---------------------------------------------------------------------------------
@@ -409,7 +371,7 @@ def test_an_unfinished_pretraining_is_resumed_by_its_directory(call):
     call("pretrain runs/pre --steps 6", status=1)
     own, again = (
         RunKey.load("runs/pre/dice.key"),
-        from_record.public_job_from_record("runs/pre", trust_code=False)[0].key,
+        from_record.job_from_record("runs/pre", trust_code=False)[0].key,
     )
     assert again.check_value("0" * 64) == own.check_value("0" * 64), "another key would shuffle otherwise"
     assert json.loads(call("pretrain runs/pre --json"))["steps"] == 5
@@ -433,20 +395,6 @@ def test_several_seeds_give_a_median_and_the_promise_of_all_together(call, quick
     told = call(command.removesuffix(" --json"))
     assert "all 3 runs on these data in this directory, if planned in advance, are (" in told
     call(command.replace("--steps 3", "--steps 4"), status=1)
-
-
-def test_several_seeds_count_what_stands_beside_them_by_its_own_plan(call, quick):
-    call(f"train digits {quick} --output runs/many/before --noise-multiplier 1")
-    call("pretrain digits --model linear --steps 2 --threads 1 --device cpu --output runs/many/public")
-    call(f"train digits --size 4 {quick} --output runs/many/other --noise-multiplier 1")
-    found = json.loads(call(f"train digits {quick} --seeds 2 --output runs/many --json"))
-
-    runs = ["before", "1", "2"]
-    plans = [PrivacyPlan.from_dict(json.loads(Path(f"runs/many/{run}/plan.json").read_text())) for run in runs]
-    assert plans[0].noise_multiplier != plans[1].noise_multiplier
-    assert found["epsilon_of_all"] == pytest.approx(
-        plans[0].loss.composed_with(*(p.loss for p in plans[1:])).epsilon(plans[0].delta), rel=1e-2
-    )
 
 
 def test_one_broken_file_does_not_stop_the_others(call, run, tmp_path, capsys):

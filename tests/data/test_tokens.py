@@ -98,7 +98,7 @@ def test_made_up_texts_are_of_many_lengths():
     ("declared", "match"),
     [
         ({"length": 0}, "length must be"),
-        ({"vocabulary": 2}, "vocabulary must be more than 2"),
+        ({"vocabulary": 2}, "vocabulary must lie between 3"),
         ({"words": ("The",)}, "'The', which cannot occur in a text"),
         ({"words": ("a", "a")}, "'a' twice"),
         ({"words": ("手机",)}, "'手机', which cannot occur in a text; .* of scripts without spaces, single characters"),

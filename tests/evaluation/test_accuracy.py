@@ -153,7 +153,7 @@ def test_what_takes_one_class_for_each_image_is_refused(run, spec, source, tmp_p
     with pytest.raises(SfumatoError, match="digits has one label per image, but the model predicts several"):
         run.load().open_source("digits")
     one_each = Records(images=source.test.images, labels=source.test.labels.argmax(1))
-    with pytest.raises(SfumatoError, match="the source has one label for each record, but the model predicts several"):
+    with pytest.raises(SfumatoError, match="the source has one label for each record, but the model is for several"):
         run.load().module_for(replace(source, train=one_each, test=one_each))
 
 

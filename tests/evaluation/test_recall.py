@@ -68,21 +68,6 @@ def test_thresholds_rates_and_recall_are_those_of_all_pairs(problem, fars, side)
         assert point.far <= point.at_far
 
 
-@settings(max_examples=15, deadline=None)
-@given(problems(), st.integers(2, 9), st.integers(1, 12))
-def test_within_minibatches_only_their_pairs_are_compared(problem, minibatch, side):
-    embeddings, labels = problem
-    similarities, same = all_pairs(embeddings, labels, minibatch)
-    if same.all() or not same.any():
-        with pytest.raises(SfumatoError, match=f"within minibatches of {minibatch}"):
-            recall_at_far(embeddings, labels, minibatch=minibatch)
-        return
-    found = recall_at_far(embeddings, labels, [0.1], minibatch=minibatch, side=side)
-    assert found.same + found.different == len(same)
-    assert found.minibatch == minibatch
-    assert found.points[0].recall == brute(similarities, same, 0.1)[2]
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64])
 def test_where_all_embeddings_are_equal_nothing_can_be_told_apart(dtype):
     embeddings = torch.full((30, 3), 0.3, dtype=dtype)

@@ -67,7 +67,7 @@ def test_heads_begin_at_prototypes_by_rule_and_at_random_as_in_the_paper_where_t
 )
 def test_what_is_asked_of_heads_that_clients_do_not_have_is_refused_by_the_option_s_name(asked, words):
     with pytest.raises(SfumatoError, match=words):
-        EmbeddingExperiment(**asked).refuse_early()
+        EmbeddingExperiment(**asked).check_source()
 
 
 def test_a_record_says_where_heads_begin():

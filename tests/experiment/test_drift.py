@@ -13,7 +13,7 @@ from sfumato.experiment.drift import second_group
 from sfumato.privacy import DriftingPoisson
 from sfumato.randomness import NoiseState
 from sfumato.training.preparation.prepare import prepare
-from sfumato.training.steps import PrivateTrainingSteps
+from sfumato.training.steps import private_training_steps
 
 STEPS, BATCH = 8, 50
 SETTINGS = Settings(model="linear", optimizer="sgd", learning_rate=1.0, ema=0.0, seed=5)
@@ -38,7 +38,7 @@ def of(source: Source, records: np.ndarray, groups: np.ndarray | None = None) ->
 def gradients(source: Source, plan: PrivacyPlan) -> list[torch.Tensor]:
     """What each step would release, all at the same weights and with the same noise."""
     job = prepare(None, source, plan, SETTINGS, threads=1, key=RunKey.from_seed(0))
-    steps = PrivateTrainingSteps(job, job.key)
+    steps = private_training_steps(job, job.key)
     found = [steps(step, NoiseState(step=step))[0] for step in range(STEPS)]
     return [torch.cat([value.flatten() for value in one.values()]) for one in found]
 
@@ -126,7 +126,7 @@ def test_sizes_that_are_declared_are_not_read(arrays, tmp_path):
         ({"drift_groups": ("2", "7")}, None, "drift_groups names 7, which is not a class of the source"),
         ({"drift_groups": ("0", "1", "2", "3")}, None, "drift_groups names all of the training records"),
         ({}, 200, "drift_size is missing, and the number of examples is declared as 200"),
-        ({"drift_size": 200}, 200, "drift_size must be below the 200 examples, got 200"),
+        ({"drift_size": 200}, 200, "drift_size must be at most 199, got 200"),
         ({"drift_size": 40}, 200, "batch_size must be at most 40, got 50; give at most the smaller of the two groups"),
         ({"mechanism": "banded"}, None, "no theorem here covers banded noise under drifting participation"),
         ({"participation": "poisson"}, None, "drift 4 is for participation drifting, but participation is poisson"),

@@ -127,8 +127,6 @@ def test_an_order_by_position_takes_one_pass_and_says_what_it_leaves_out(spots):
     decided = Experiment(order="position", steps=40, epsilon=3.0).decide(spots)
     assert decided.plan.expected_batch_size == 5
     assert "batch size 5 (by rule: a single pass: each example takes part once)" in decided.reasons
-    uneven = Experiment(order="position", steps=61, batch_size=10, epsilon=3.0).decide(spots).reasons
-    assert any(line.startswith("note: 61 steps are 3 turns of 20 bins and 1 more") for line in uneven)
     fewer = replace(spots, examples=100)
     reasons = Experiment(order="position", steps=20, epsilon=3.0).decide(fewer).reasons
     assert any("but only the first 100 records have bins" in line for line in reasons)

@@ -95,12 +95,12 @@ def raw_sum(source: Source, plan: PrivacyPlan, present: np.ndarray, own=None, **
     """What a real step adds up before its noise, with these participants."""
     settings = SETTINGS if own is None else replace(SETTINGS, model="module")
     job = prepare(own, source, plan, settings, device="cpu", threads=1, **how)
-    whole = steps.PrivateTrainingSteps(job, job.key)
+    whole = steps.private_training_steps(job, job.key)
     found = []
     noiseless = lambda state: SimpleNamespace(add_to=lambda total: (found.append(total) or total, state))  # noqa: E731
-    whole._step.noise.prepare = lambda like, step, state, share: noiseless(state)  # type: ignore[method-assign]
-    whole._sampler.draw = lambda step: present  # type: ignore[method-assign]
-    whole(0, whole._step.noise.begin())
+    whole.step.noise.prepare = lambda like, step, state, share: noiseless(state)  # type: ignore[method-assign]
+    whole.sampler.draw = lambda step: present  # type: ignore[method-assign]
+    whole(0, whole.step.noise.begin())
     return torch.cat([value.double().flatten() for value in found[0].values()])
 
 
@@ -208,14 +208,14 @@ def test_coins_are_tossed_for_users_and_the_divisor_is_their_number(people):
     source = cap_per_user(people, bytes(32), 5)
     plan = plan_for(source, batch_size=6)
     job = prepare(None, source, plan, SETTINGS, device="cpu", threads=1)
-    whole = steps.PrivateTrainingSteps(job, job.key)
-    drawn = [whole._sampler.draw(step) for step in range(400)]
+    whole = steps.private_training_steps(job, job.key)
+    drawn = [whole.sampler.draw(step) for step in range(400)]
     assert max(map(max, filter(len, drawn))) == PEOPLE - 1
     assert abs(np.mean([len(who) for who in drawn]) - 6) < 4 * np.sqrt(6 * 0.75 / 400)
-    total = whole._step.noise.add(whole._step.gradient.zeros(), 0)
+    total = whole.step.noise.add(whole.step.gradient.zeros(), 0)
     assert plan.expected_batch_size == 6
-    whole._sampler.draw = lambda step: np.array([], dtype=np.int64)  # type: ignore[method-assign]
-    empty, _ = whole(0, whole._step.noise.begin())
+    whole.sampler.draw = lambda step: np.array([], dtype=np.int64)  # type: ignore[method-assign]
+    empty, _ = whole(0, whole.step.noise.begin())
     for name, value in total.items():  # noise alone, over the users' number
         torch.testing.assert_close(empty[name], value / 6)
 

@@ -171,23 +171,14 @@ def test_precisions_that_were_set_one_by_one_count_as_the_lowest(monkeypatch):
     assert norm >= 15**0.5 * (1 + 2 * 2.0**-8)
 
 
-@pytest.mark.parametrize(("large", "small"), [(1e37, 1e-30), (1e-30, 1e37), (1e20, 1e-20)])
-def test_factors_of_very_different_sizes(large, small):
-    torch.manual_seed(0)
-    for bound in (1e-1, 1e-3, 1e-5):
-        held = Factored(LinearKernel(4, 6), torch.randn(1, 9, 6) * large, torch.randn(1, 9, 4) * small, "gram")
-        assert torch.isinf(held.squared_norms())
-        exact = Exact(held.instantiate())
-        factors = (bound / exact.squared_norms().sqrt()).clamp(max=1.0)
-        assert exact.weighted_sum(factors).double().norm() <= bound * (1 + 1e-6)
+SIZES = [(1e37, 1e-30), (1e-30, 1e37), (1e20, 1e-20), (1e37, 1.0), (1.0, 1e37), (1e11, 1e-40), (1e-40, 1e11)]
+"""Of inputs and of output gradients: far apart, or one of them extreme."""
 
 
-@pytest.mark.parametrize(
-    ("inputs", "gradients", "bound"), [(1e37, 1.0, 1e-6), (1.0, 1e37, 1e-6), (1e11, 1e-40, 1e-33), (1e-40, 1e11, 1e-33)]
-)
 @pytest.mark.parametrize("method", ["gram", "product"])
-def test_one_factor_of_an_extreme_size_is_enough_to_be_careful(inputs, gradients, bound, method):
-    for _ in range(5):
+@pytest.mark.parametrize(("inputs", "gradients"), SIZES)
+def test_factors_of_extreme_sizes_are_computed_again_exactly(inputs, gradients, method):
+    for bound in (1e-1, 1e-6, 1e-33) if 1e-40 in (inputs, gradients) else (1e-1, 1e-3, 1e-6):
         x, g = torch.randn(1, 9, 6) * inputs, torch.randn(1, 9, 4) * gradients
         held = Factored(LinearKernel(4, 6), x, g, method)
         assert torch.isinf(held.squared_norms())

@@ -15,25 +15,6 @@ def tokens(views, *shape):
     return torch.randn(*((4,) if views == 1 else (4, views)), *shape).double()
 
 
-class Again(nn.Module):
-    """One parameter in a linear map, a convolution and a product."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight, self.gain = nn.Parameter(torch.randn(4, 4)), nn.Parameter(torch.randn(4))
-
-    def forward(self, x):
-        for _ in range(3):
-            x = F.linear(x, self.weight, self.gain).tanh()
-        x = F.conv1d(x.transpose(1, 2), self.weight.unsqueeze(-1), self.gain).transpose(1, 2)
-        return F.layer_norm(x * self.gain, (4,), self.gain, self.gain).sin().sum(1)
-
-
-@pytest.mark.parametrize("views", [1, 3])
-def test_parameters_that_are_used_several_times(compare, views):
-    compare(Again().double(), tokens(views, 3, 4), torch.arange(4), views=views)
-
-
 class Bare(nn.Module):
     """A class token, positions, a scale of each channel, and slopes."""
 
@@ -122,42 +103,6 @@ class ByHand(nn.Module):
 )
 def test_products_by_hand(compare, how, views):
     compare(ByHand(how).double(), tokens(views, 3, 4), torch.arange(4) % 2, views=views)
-
-
-def test_a_bilinear_layer(compare):
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Bilinear(3, 2, 4)
-
-        def forward(self, first, second):
-            return self.layer(first, second)
-
-    compare(Model().double(), (tokens(1, 3), tokens(1, 2)), torch.arange(4))
-    compare(Model().double(), (tokens(2, 3), tokens(2, 2)), torch.arange(4), views=2)
-
-
-class Skipped(nn.Module):
-    """Dropout and a frozen norm in a residual net."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1, bias=False)
-        self.norm, self.frozen = nn.GroupNorm(2, 4), nn.BatchNorm2d(4).eval()
-        self.last = nn.Linear(4, 4)
-
-    def forward(self, x):
-        x = self.first(x)
-        x = x + self.frozen(self.second(self.norm(x).relu()))
-        return self.last(F.adaptive_avg_pool2d(x, 1).flatten(1))
-
-
-@pytest.mark.parametrize("views", [1, 3])
-@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-def test_a_residual_net_in_each_layout(compare, views, layout):
-    model = Skipped().double().to(memory_format=layout)
-    gradient = compare(model, tokens(views, 3, 6, 6), torch.arange(4), views=views)
-    assert not gradient._batches.latest.expanded
 
 
 LOSSES = {

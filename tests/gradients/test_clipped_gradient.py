@@ -7,7 +7,6 @@ import torch
 import torch.nn.functional as F
 import torch.utils.checkpoint
 from torch import nn
-from torch.nn.utils import parametrizations
 
 from sfumato._checks import SfumatoError
 from sfumato.gradients import ClippedGradient, grid
@@ -48,27 +47,11 @@ def lenet():
     )
 
 
-def group_norm_net():
-    return nn.Sequential(
-        *(nn.Conv2d(1, 8, 3, padding=1), nn.GroupNorm(4, 8), nn.ReLU(), nn.Conv2d(8, 8, 3, 2), nn.LayerNorm([8, 6, 6])),
-        *(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, 5)),
-    )
-
-
 def wide_net():
     return nn.Sequential(
         StandardisedConv(1, 4, 3), WideBlock(4, 6, 2), WideBlock(6, 6, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
         nn.Linear(6, 5),
     )  # fmt: skip
-
-
-def weight_normed_net():
-    return nn.Sequential(
-        nn.Flatten(),
-        parametrizations.weight_norm(nn.Linear(196, 6)),
-        nn.Tanh(),
-        parametrizations.orthogonal(nn.Linear(6, 5)),
-    )
 
 
 class Tied(nn.Module):
@@ -85,31 +68,7 @@ class Tied(nn.Module):
         return self.last(x.mean(1)) + self.last.weight.sum() * 0.1
 
 
-class Attention(nn.Module):
-    """A class token, positions, attention with and without a learned mask, LayerScale, an embedding."""
-
-    def __init__(self):
-        super().__init__()
-        self.token, self.positions = nn.Parameter(torch.randn(1, 1, 14)), nn.Parameter(torch.randn(1, 15, 14))
-        self.mask, self.scale = nn.Parameter(torch.randn(15, 15)), nn.Parameter(torch.rand(14))
-        self.mix, self.norm, self.head = nn.Linear(14, 42), nn.LayerNorm(14), nn.Linear(14, 5)
-        self.classic = nn.MultiheadAttention(14, 2, batch_first=True)
-        self.embedding = nn.Embedding(4, 14)
-
-    def forward(self, x):
-        x = torch.cat([self.token.expand(x.shape[0], -1, -1), x.flatten(1, 2)], 1) + self.positions
-        for mask in (None, self.mask):
-            q, k, v = self.mix(self.norm(x)).unflatten(2, (3, 2, 7)).permute(2, 0, 3, 1, 4)
-            y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-            x = x + self.scale * y.transpose(1, 2).flatten(2)
-        x = x + self.classic(x, x, x)[0] + self.embedding((x > 0).long().sum(2) % 4)
-        return self.head(x[:, 0])
-
-
-MODELS = {
-    "lenet": lenet, "group norm": group_norm_net, "wide": wide_net, "weight norm": weight_normed_net, "tied": Tied,
-    "attention": Attention,
-}  # fmt: skip
+MODELS = {"lenet": lenet, "wide": wide_net, "tied": Tied}
 
 
 @pytest.mark.parametrize(("views", "dtype"), [(1, torch.float32), (3, torch.float64)])
@@ -119,15 +78,6 @@ def test_models_are_exact(compare, name, views, dtype):
     x = torch.randn(4, *([views] if views > 1 else []), 1, 14, 14, dtype=dtype)
     gradient = compare(model, x, torch.arange(4), views=views)
     assert gradient.unused_parameters == ()
-
-
-def test_clipping_is_partial_and_adds_up_over_calls():
-    model, x, y = lenet(), torch.randn(6, 1, 14, 14), torch.arange(6) % 5
-    norms = ClippedGradient(model, F.cross_entropy)(x, y).norms
-    gradient = ClippedGradient(model, F.cross_entropy, max_norm=norms.median().item())
-    whole, first, second = gradient(x, y), gradient(x[:2], y[:2]), gradient(x[2:], y[2:])
-    for name, value in whole.gradients.items():
-        torch.testing.assert_close(value, first.gradients[name] + second.gradients[name])
 
 
 @pytest.mark.parametrize("adjacency", ["add-or-remove", "zero-out"])
@@ -156,41 +106,6 @@ def test_replacing_one_example_has_twice_the_sensitivity():
     assert gradient.sensitivity("replace-one") == 1.4
     with pytest.raises(SfumatoError, match="adjacency must be one of"):
         gradient.sensitivity("user")
-
-
-@pytest.mark.parametrize(("scale", "offset"), [(1e-20, 0.0), (1.0, 1000.0), (1e20, 0.0)])
-@pytest.mark.parametrize("name", ["wide", "attention"])
-def test_one_example_never_exceeds_the_bound(name, scale, offset):
-    model = MODELS[name]()
-    x = (torch.randn(1, 1, 14, 14) + offset) * scale
-    for bound in (1e-3, 1.0):
-        total = ClippedGradient(model, lambda o, t: 1e3 * F.cross_entropy(o, t), max_norm=bound)(x, torch.tensor([1]))
-        norm = torch.stack([value.double().norm() for value in total.gradients.values()]).norm()
-        assert norm <= bound * (1 + 1e-6)
-        if total.norms.isfinite().all():
-            assert norm >= min(bound, total.norms.item()) * (1 - 1e-4)
-
-
-@pytest.mark.parametrize(("bad", "views"), [(float("nan"), 1), (float("inf"), 2), (3e38, 1)])
-@pytest.mark.parametrize("name", ["lenet", "wide", "attention"])
-def test_one_bad_example_changes_no_bit_of_the_others(name, bad, views):
-    model = MODELS[name]()
-    x = torch.randn(4, *([views] if views > 1 else []), 1, 14, 14)
-    gradient = ClippedGradient(model, F.cross_entropy, views=views)
-    clean = gradient(x, torch.arange(4))
-    x[1] = bad
-    total, x[1] = gradient(x, torch.arange(4)), -bad
-    other = gradient(x, torch.arange(4))
-    others = [0, 2, 3]
-    assert torch.equal(total.norms[others], clean.norms[others])
-    assert torch.equal(total.losses[others], clean.losses[others])
-    if not total.norms[1].isfinite() and not other.norms[1].isfinite():
-        alone = gradient(x[others], torch.arange(4)[others])
-        for key, value in total.gradients.items():
-            assert torch.equal(value, other.gradients[key])
-            torch.testing.assert_close(value, alone.gradients[key], rtol=1e-4, atol=1e-6)
-    else:
-        assert bad == 3e38
 
 
 def test_the_users_model_comes_back_as_it_was():

@@ -16,7 +16,7 @@ def factors_of(values, max_norm=1.0, squares=None):
     return clipping.clip_factors(squares, losses, max_norm=max_norm, of=[values[0]])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30)
 @given(
     exponent=st.integers(-20, 20),
     bound_exponent=st.integers(-20, 20),

@@ -103,7 +103,7 @@ def test_sums_are_the_slow_truth_s_and_the_self_check_passes(compare, name, view
     gradient.self_check(words[0, 0] if shape is None and views > 1 else words[0] if shape is None else shape)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     seed=st.integers(0, 10**6),
     width=st.integers(1, 20),

@@ -12,8 +12,9 @@ import torch.nn.functional as F
 
 from benchmarks import RESULTS
 from benchmarks.shared import timm_models
-from sfumato._checks import SfumatoError
+from sfumato import SfumatoError
 from sfumato.gradients import ClippedGradient
+from sfumato.models import create
 
 FLOAT64_SINCE = {"vit_base_patch16_rope_mixed_224": (1, 0, 31)}
 """Before these versions timm itself ran the model in float32 alone, and the oracle's tolerance is float64's."""
@@ -68,3 +69,24 @@ def test_timm_model_that_keeps_an_attribute_from_its_first_forward_pass_is_refus
         gradient(inputs, targets)
     model(torch.zeros(1, 3, 32, 32, dtype=torch.float64))
     assert gradient(inputs, targets).norms.isfinite().all()
+
+
+TOLERANCE = 1e-7
+"""Sums are rounded to a grid, and what that comes to grows with the number of weights: ten millions here."""
+CHECKED = [
+    ("lenet-300-100,norm=group,norm_last=1", 1, 8),
+    ("lenet5,norm=instance,norm_last=1", 3, 16),
+    ("vgg,norm=group,mod=1", 1, 8),
+    *(("tf-tutorial" + norm, 1, 8) for norm in ("", ",norm=layer,norm_last=1")),
+]
+
+
+@pytest.mark.parametrize(("name", "channels", "size"), CHECKED)
+def test_clipped_sums_are_exact(compare, name, channels, size):
+    model = create(name, classes=4, channels=channels, size=size).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter) / max(1.0, parameter[0].numel() ** 0.5))
+    images = torch.randn(2, channels, size, size, dtype=torch.float64)
+    gradient = compare(model, images, torch.tensor([0, 3]), tolerance=TOLERANCE)
+    assert gradient.unused_parameters == ()

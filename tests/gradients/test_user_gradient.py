@@ -49,7 +49,7 @@ def flat(gradients: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     st.integers(1, 4),
     st.integers(1, 5),
@@ -84,24 +84,6 @@ def test_one_user_moves_the_sum_by_no_more_than_the_bound_however_many_records_t
     total, without = gradient(inputs, targets, shares), gradient(inputs[1:], targets[1:], shares[1:])
     moved = float((flat(total.gradients) - flat(without.gradients)).norm())
     assert 0.0999 < moved <= gradient.sensitivity("add-or-remove") == 0.1
-
-
-@pytest.mark.parametrize("at_once", [64, 2])
-def test_a_user_with_anything_that_is_not_finite_contributes_nothing(at_once):
-    gradient = UserGradient(network(), F.cross_entropy, at_once=at_once)
-    inputs, targets, shares = users(2, 5, 1, seed=2)
-    inputs[0, 0] = torch.nan
-    found = gradient(inputs, targets, shares)
-    torch.testing.assert_close(found.gradients, gradient(inputs[1:], targets[1:], shares[1:]).gradients)
-    assert not found.norms[0].isfinite()
-
-
-def test_a_record_keeps_its_own_label():
-    gradient = UserGradient(network(), F.cross_entropy)
-    inputs, _, _ = users(1, 2, 1, seed=3)
-    shares = torch.full((1, 2), 0.5)
-    one, other = (gradient(inputs, torch.tensor([labels]), shares).gradients for labels in ([0, 1], [1, 0]))
-    assert float((flat(one) - flat(other)).norm()) > 0.1
 
 
 def test_dropout_follows_a_users_own_key_in_pieces_too():
@@ -162,7 +144,7 @@ KINDS = ["norm", "std", "root", "square"]
 SPECIAL = [0.0, 1.0, 1e25]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30)
 @given(
     st.sampled_from(KINDS),
     st.lists(st.integers(1, 5), min_size=1, max_size=5),

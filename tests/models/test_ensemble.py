@@ -10,7 +10,7 @@ from torch import nn
 
 from sfumato import SfumatoError
 from sfumato.models import Ensemble, majority, outputs_mean
-from sfumato.models.losses import LOSSES, is_exclusive, logits_of, probabilities
+from sfumato.models.losses import LOSSES, is_exclusive, probabilities
 
 EXCLUSIVE = [loss for loss in LOSSES if is_exclusive(loss)]
 
@@ -94,12 +94,6 @@ def test_a_majority_of_several_labels_is_refused(members):
         Ensemble(members, method="omv", loss="multilabel")
 
 
-@pytest.mark.parametrize("loss", LOSSES)
-def test_logits_of_probabilities(loss):
-    given_ = probabilities(torch.randn(20, 4, dtype=torch.float64), loss)
-    torch.testing.assert_close(probabilities(logits_of(given_, loss), loss), given_)
-
-
 def test_its_state_goes_out_and_in_again(members, inputs):
     ensemble = Ensemble(members, method="opa").eval()
     state = ensemble.state_dict()
@@ -116,7 +110,6 @@ def test_its_state_goes_out_and_in_again(members, inputs):
         (lambda: Ensemble([], method="opa"), "at least one, got 0"),
         (lambda: Ensemble([nn.Linear(1, 1)] * 2, method="opa"), "members must be distinct modules"),
         (lambda: Ensemble([nn.Linear(1, 1)], method="mean"), "method must be one of opa, omv"),
-        (lambda: outputs_mean([]), "no outputs to average"),
     ],
 )
 def test_what_is_no_ensemble_is_refused(call, words):

@@ -1,7 +1,5 @@
 """Davody et al. 2020: what the package runs, beside `formulas/davody2020.py`."""
 
-from __future__ import annotations
-
 import functools
 import math
 import tempfile
@@ -511,8 +509,6 @@ def sizes_by_table(case, *, last=True, side=None, biases=None):
 FORMULAS = [
     Formula(
         where="equations 1 and 2",
-        says="batch norm: gamma (z - mu) / sqrt(sigma^2 + epsilon) + beta, sigma^2 = E[(z - mu)^2] over the batch",
-        code="models/norms.py: normalisation",
         draw=layer_case,
         runs=lambda case: layer_of("batch", case).train()(torch.from_numpy(case["z"])),
         formula=normed_by_batch,
@@ -525,8 +521,6 @@ FORMULAS = [
     ),
     Formula(
         where="equation 3",
-        says="layer norm: mean and variance over all n units of an example's layer (the printed sigma is sigma^2)",
-        code="models/norms.py: normalisation",
         draw=layer_case,
         runs=lambda case: layer_of("layer", case)(torch.from_numpy(case["z"])),
         formula=lambda case: formulas.layer_norm(case["z"], case["gain"], case["shift"], EPS),
@@ -547,8 +541,6 @@ FORMULAS = [
     ),
     Formula(
         where="equation 3, in private training",
-        says="the gradient of one example through layer norm, clipped and summed",
-        code="gradients/sites/norm.py: ChannelNormSite",
         draw=network_case,
         runs=by_layer_norm,
         formula=layer_norm_formula,
@@ -561,8 +553,6 @@ FORMULAS = [
     ),
     Formula(
         where="equation 5",
-        says="S_2 = max |q(D2) - q(D1)| of the clipped sum: C for one example more or less, 2 C for one exchanged",
-        code="gradients/clipped_gradient.py: ClippedGradient",
         draw=sensitivity_case,
         runs=sensitivities_of_engine,
         formula=sensitivity_by_force,
@@ -570,8 +560,6 @@ FORMULAS = [
     ),
     Formula(
         where="equations 9 and 10, without privacy",
-        says="mu <- (1 - alpha) mu + alpha mu_t, sigma^2 likewise, alpha 0.1; torch's sigma_t^2 is over n - 1",
-        code="models/norms.py: normalisation",
         draw=layer_case,
         runs=running_of_layer,
         formula=running_statistics,
@@ -579,12 +567,9 @@ FORMULAS = [
             "alpha for 1 - alpha": lambda case: running_statistics(case, momentum=0.9),
             "sigma_t^2 by equation 2, over n": lambda case: running_statistics(case, sample=False),
         },
-        within=1e-6,
     ),
     Formula(
         where="equations 9 and 10, with values clipped to [0, C']",
-        says="mu <- (1 - alpha) mu + alpha mu_t, sigma^2 <- (1 - alpha) sigma^2 + alpha sigma_t^2, over n",
-        code="studies/algorithm_1.py: _run_on",
         draw=layer_case,
         runs=noisy_running,
         formula=printed_running,
@@ -593,12 +578,9 @@ FORMULAS = [
             "alpha for 1 - alpha": lambda case: printed_running(case, momentum=0.9),
             "values that are not clipped": lambda case: printed_running(case, clipped=False),
         },
-        within=1e-6,
     ),
     Formula(
         where="section 3, sensitivities of mean and variance",
-        says="S_mu = C' / L, S_sigma^2 = C'^2 (3 / L - 3 / L^2 + 1 / L^3)",
-        code="studies/algorithm_1.py: sensitivities",
         draw=lambda rng: (float(np.exp(rng.normal())), int(rng.integers(1, 200))),
         runs=lambda case: printed.sensitivities(*case),
         formula=lambda case: formulas.sensitivities(*case),
@@ -609,8 +591,6 @@ FORMULAS = [
     ),
     Formula(
         where="algorithm 1, training and test phase, as printed",
-        says="theta - (eta / L) (sum_i clip(grad L(theta, X u X^)[i]) + N(0, C^2 z^2)); then f(theta, x u X^)[0]",
-        code="studies/algorithm_1.py: train, outputs",
         draw=functools.partial(network_case, steps=4),
         runs=run_printed,
         formula=algorithm_1,
@@ -625,8 +605,6 @@ FORMULAS = [
     ),
     Formula(
         where="algorithm 1, its sensitivity",
-        says="the most that the clipped sum moves, in C, when one example leaves the batch X",
-        code="studies/algorithm_1.py: largest_move",
         draw=network_case,
         runs=largest_move,
         formula=formulas.move_of_one,
@@ -635,8 +613,6 @@ FORMULAS = [
     ),
     Formula(
         where="algorithm 1, by public statistics",
-        says="mu and sigma^2 of X^ alone at the present weights, constants of the gradient (the sound default form)",
-        code="models/norms.py: PublicNorm",
         draw=network_case,
         runs=lambda case: by_form("public-batch", case),
         formula=public_constants,
@@ -650,8 +626,6 @@ FORMULAS = [
     ),
     Formula(
         where="algorithm 1, by public statistics, gradient through them",
-        says="mu(theta) and sigma^2(theta) of X^, differentiated too",
-        code="models/norms.py: ThroughNorm",
         draw=network_case,
         runs=lambda case: by_form("public-batch-through", case),
         formula=public_through,
@@ -661,8 +635,6 @@ FORMULAS = [
     ),
     Formula(
         where="algorithm 1, by the example itself and public statistics",
-        says="moments of {z(x)} and M public values in each layer; z(x) weighs 1 / (M + 1), public ones are constants",
-        code="models/norms.py: OwnPublicNorm",
         draw=network_case,
         runs=lambda case: by_form("public-batch-own", case),
         formula=own_and_public,
@@ -676,8 +648,6 @@ FORMULAS = [
     ),
     Formula(
         where="algorithm 1, test phase",
-        says="f(theta, x u X^)[0]: x and the M public examples normalised together, through the whole network",
-        code="models/norms.py: JointNorm",
         draw=network_case,
         runs=lambda case: by_form("public-batch-joint", case),
         formula=joint,
@@ -690,8 +660,6 @@ FORMULAS = [
     ),
     Formula(
         where="section 2, noise in the weights",
-        says="w ~ N(mu, sigma^2) anew in each step, sigma in the weights' unit; mu <- mu - eta grad at w; 30 steps",
-        code="studies/weight_noise/course.py: train_noisy, sampled_weights",
         draw=noisy_training,
         runs=means_after_course,
         formula=means_by_hand,
@@ -706,8 +674,6 @@ FORMULAS = [
     ),
     Formula(
         where="section 2, BiLSTM-DL and LN-BiLSTM-DL",
-        says="embedding, an LSTM in each direction, the mean over words, one linear layer; layer norm after each",
-        code="models/networks/text.py: BiLSTM",
         draw=text_case,
         runs=lambda case: case["model"](torch.from_numpy(case["tokens"])),
         formula=bilstm,
@@ -721,8 +687,6 @@ FORMULAS = [
     ),
     Formula(
         where="section 4, BiLSTM-DL and LN-BiLSTM-DL in private training",
-        says="the gradient of each text's loss through LSTM, mean and layer norm, clipped and summed",
-        code="gradients/sites/recurrent.py: LSTMSite",
         draw=trained_text_case,
         runs=bilstm_clipped,
         formula=bilstm_gradient,
@@ -735,8 +699,6 @@ FORMULAS = [
     ),
     Formula(
         where="table 1",
-        says="parameters of LeNet-300-100, LeNet-5, VGG, ResNet-18, plain or with each layer normalised",
-        code="models/registry.py: create",
         draw=architecture_case,
         runs=sizes_of_models,
         formula=sizes_by_table,
@@ -749,14 +711,3 @@ FORMULAS = [
         cases=6,
     ),
 ]
-
-NOT_RUN = {
-    "definition 3.1, equation 4": "as equation 1 of De et al. 2022",
-    "section 4, the accountant": "as section 2.2 of De et al. 2022",
-    "equations 6 to 8": "as equations 2 to 4 of De et al. 2022",
-    "section 3, sigma >= sqrt(2 ln(1.25 / delta)) / epsilon": (
-        "a sufficient condition for one release and epsilon below 1; the package calibrates to the exact Gaussian, or "
-        "to the privacy loss distribution of all steps"
-    ),
-    "section 2, f(lambda theta) = f(theta)": "a property of normalised networks, which nothing computes",
-}

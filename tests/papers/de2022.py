@@ -1,7 +1,5 @@
 """De et al. 2022: what the package runs, beside `formulas/de2022.py`."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -434,8 +432,6 @@ def repeated(case):
 FORMULAS = [
     Formula(
         where="section 2.2, clip_C",
-        says="min(1, C / |v|) v",
-        code="gradients/clipping.py: clip_factors",
         draw=vectors_of_all_lengths,
         runs=clipped_vectors,
         formula=clipped_by(printed.clip),
@@ -453,8 +449,6 @@ FORMULAS = [
     ),
     Formula(
         where="equation 3, with the views of section 3.2",
-        says="(1 / (B C)) sum_i clip_C((1 / K) sum_k g_ik)",
-        code="gradients/clipped_gradient.py: ClippedGradient",
         draw=examples_of_a_linear_layer,
         runs=clipped_sum,
         formula=lambda case: printed.private_gradient(gradients_by_hand(case), case["max_norm"], len(case["inputs"])),
@@ -476,8 +470,6 @@ FORMULAS = [
     ),
     Formula(
         where="equations 2, 3 and 4, step by step",
-        says="w <- w - eta {(1 / B) sum_i (1 / C) clip_C((1 / K) sum_k g_ik) + (sigma / B) xi}",
-        code="training/step.py: PrivateStep, descend",
         draw=a_short_training,
         runs=trained,
         formula=by_equation_4,
@@ -497,8 +489,6 @@ FORMULAS = [
     ),
     Formula(
         where="equations 2 and 3, the law of the noise",
-        says="(sigma / B) xi, xi ~ N(0, I): quantiles of 40,000 draws, which are within 5 standard errors",
-        code="randomness/noise/__init__.py: Noise.add",
         draw=a_plan_and_its_pieces,
         runs=quantiles_of_noise,
         formula=normal_law(lambda case: 1.0),
@@ -520,8 +510,6 @@ FORMULAS = [
     ),
     Formula(
         where="appendix A, the sampling that is accounted for",
-        says="every example takes part with probability q = B / N, independently of all others and of other steps",
-        code="randomness/sampler.py: Sampler",
         draw=a_sampling_plan,
         runs=law_of_batches,
         formula=lambda case: [1.0, 1.0, 1.0, 1.0],
@@ -536,8 +524,6 @@ FORMULAS = [
     ),
     Formula(
         where="appendix A.1, algorithm 1, lemma A.1 and equation 5",
-        says="accumulation over micro-batches, with N_acc draws of deviation sigma sqrt(N_acc) / B, gives equation 5",
-        code="training/step.py: PrivateStep",
         draw=pieces_on_devices,
         runs=accumulated,
         formula=by_algorithm_1,
@@ -554,8 +540,6 @@ FORMULAS = [
     ),
     Formula(
         where="appendix C.3, moving average with warm-up",
-        says="a <- d_t a + (1 - d_t) w, d_t = min(d, (1 + t) / (10 + t)), t = 0, 1, ...",
-        code="averaging/average.py: EMA",
         draw=a_path_of_weights,
         runs=averaged,
         formula=lambda case: printed.moving_average(case["start"], case["weights"], case["decay"]),
@@ -571,8 +555,6 @@ FORMULAS = [
     ),
     Formula(
         where="appendix C.2, random crops of small images",
-        says='a window on the image padded by "mirror" padding (the edge is not repeated), mirrored or not',
-        code="data/views.py: Views.apply",
         draw=images_and_moves,
         runs=shown,
         formula=windows(printed.shifted),
@@ -590,8 +572,6 @@ FORMULAS = [
     ),
     Formula(
         where="section 3.1 and appendix C.2, the law of crops and mirror images",
-        says="each shift from -4 to 4 pixels, both ways, as likely as any other; mirrored with probability 1/2",
-        code="data/views.py: Views.draw",
         draw=lambda rng: int(rng.integers(1 << 30)),
         runs=law_of_moves,
         formula=uniform_moves(),
@@ -607,8 +587,6 @@ FORMULAS = [
     ),
     Formula(
         where="appendix C.2, random crops of large images",
-        says="resized to 1.2 times the desired height and width; then a crop of the desired size inside",
-        code="data/views.py: Views.apply",
         draw=zoomed_images,
         runs=lambda case: case["views"].apply(torch.from_numpy(case["images"]), case["draws"], size=case["side"]),
         formula=windows_inside,
@@ -620,8 +598,6 @@ FORMULAS = [
     ),
     Formula(
         where="appendix C.2, pixels",
-        says="(x / 255 - mean) / deviation, per channel, by public constants; of both 1/2, to [-1, 1]",
-        code="data/transforms.py: Transform",
         draw=coloured_image,
         runs=transformed,
         formula=lambda case: printed.standardised_pixels(case["image"], case["mean"], case["std"]),
@@ -642,8 +618,6 @@ FORMULAS = [
     ),
     Formula(
         where="appendix C.3, private training",
-        says="a constant learning rate",
-        code="optim/descent.py: constant",
         draw=a_length,
         runs=rates_of("constant"),
         formula=lambda case: np.ones(case["steps"]),
@@ -651,8 +625,6 @@ FORMULAS = [
     ),
     Formula(
         where="appendix C.3, pre-training on CIFAR-100",
-        says="a tenth of the rate from half of the steps on, a hundredth from three quarters on",
-        code="optim/descent.py: step",
         draw=a_length,
         runs=rates_of("step"),
         formula=lambda case: printed.decayed_at_half_and_three_quarters(case["steps"]),
@@ -668,8 +640,6 @@ FORMULAS = [
     ),
     Formula(
         where="appendix C.3, pre-training on JFT",
-        says="a linear warm-up from 0, then (1 + cos(pi s)) / 2 over the rest s of training",
-        code="optim/descent.py: schedule, cosine",
         draw=lambda rng: a_length(rng, warmup=1),
         runs=rates_of("cosine"),
         formula=lambda case: printed.warmed_cosine(case["steps"], case["warmup"]),
@@ -690,8 +660,6 @@ FORMULAS = [
     ),
     Formula(
         where="tables 4, 6 and 7",
-        says="top-1 and top-5 accuracy",
-        code="evaluation/accuracy.py: score_of",
         draw=logits_and_labels,
         runs=scored,
         formula=lambda case: [printed.top(case["logits"], case["labels"], k) for k in (1, 5)],
@@ -705,8 +673,6 @@ FORMULAS = [
     ),
     Formula(
         where="tables 3, 5 and 11",
-        says="the median of independent runs and their standard deviation",
-        code="search/sweeping.py: Sweep",
         draw=accuracies_of_runs,
         runs=repeated,
         formula=printed.median_and_deviation,
@@ -721,29 +687,3 @@ FORMULAS = [
     *de2022_privacy.FORMULAS,
     *de2022_audits.FORMULAS,
 ]
-
-NOT_RUN = {
-    "appendix C.3, pre-training by SGD with momentum": "as table 6 of Mehta et al. 2022",
-    "section 2.2, w <- w - (eta / B) sum_i g_i": "SGD without privacy runs, as equation 2 of Mehta et al. 2022",
-    "equation 2, where it differs from equation 3": (
-        "the factor C is absorbed in the learning rate, as equation 3 does: a rate of the first form times C is one of "
-        "the second"
-    ),
-    "appendix A, one shuffling for each epoch": "the accounting does not cover it; examples are drawn by coins",
-    "algorithm 1, noise on each device": "one draw for the sum of all devices, which lemma A.1 says is the same law",
-    "algorithm 1, noise for each accumulation step": "one draw for the sum, which lemma A.1 says is the same law",
-    "algorithm 1, Welford's running mean": "sums are exact on an integer grid, in whatever order",
-    "section 3.1, a coin of its own for each view's mirroring": (
-        "of an example's views every other one is mirrored, beginning with either by a coin: each with probability 1/2"
-    ),
-    "table 9, |D| = 60K": "thousands of models of 60,000 records take days on a processor; |D| = 100 runs",
-    "appendix C.1, weight standardisation in NF-ResNets and NFNets without eps": (
-        "timm adds 1e-5 to the variance, as the row above has it: where it begins, at 1 / fan-in, that makes weights "
-        "shorter by 0.03% (fan-in 64) to 2.2% (fan-in 4,608); the authors' code takes 1e-4 for fan-in times variance "
-        "where that is less"
-    ),
-    "Brock et al. 2021a, shortcuts of NF-ResNets by a convolution with stride": (
-        "timm's have the mean over 2 x 2 squares before the 1 x 1 convolution, as NFNets have"
-    ),
-    "section 5, the linear scaling of the learning rate": "found by tuning; no rule of sfumato makes rates of it",
-}

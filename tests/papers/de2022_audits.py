@@ -1,7 +1,5 @@
 """De et al. 2022, appendix A.2: what runs of its audit, beside `formulas/de2022_audits.py`."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -75,8 +73,6 @@ def a_promise(rng):
 FORMULAS = [
     Formula(
         where="appendix A.2, phase I: total variation of two fitted Gaussians",
-        says="half of the integral of |p - q|, on a grid",
-        code="studies/worlds.py: total_variation",
         draw=two_gaussians,
         runs=lambda case: total_variation(*case),
         formula=lambda case: printed.total_variation(*case),
@@ -90,8 +86,6 @@ FORMULAS = [
     Formula(
         where="appendix A.2, phase II: the lower bound",
         cases=10,
-        says="ln((1 - beta - delta) / alpha) in either direction, alpha and beta by Clopper and Pearson's intervals",
-        code="audit/gaussian.py: two_worlds",
         draw=scores_of_two_worlds,
         runs=proven,
         formula=by_counts,
@@ -104,12 +98,9 @@ FORMULAS = [
                 case, directions=1
             ),
         },
-        within=1e-6,
     ),
     Formula(
         where="table 9, the upper bound of the advantage",
-        says="(e^epsilon - 1 + 2 delta) / (e^epsilon + 1), as the largest 1 - beta - alpha of all that are allowed",
-        code="studies/worlds.py: max_advantage",
         draw=a_promise,
         runs=lambda case: max_advantage(case["epsilon"], case["delta"]),
         formula=lambda case: printed.largest_advantage(case["epsilon"], case["delta"]),

@@ -1,7 +1,5 @@
 """De et al. 2022: the networks that the package builds, beside `formulas/de2022_networks.py`."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import math
@@ -273,8 +271,6 @@ FORMULAS = [
     Formula(
         where="appendix C.1, weight standardisation",
         cases=10,
-        says="(W - mean) / (std sqrt(fan-in)), over each output unit's fan-in",
-        code="models/norms.py: standardise",
         draw=a_filter,
         runs=lambda case: standardise(torch.from_numpy(case["weight"])),
         formula=lambda case: printed.weight_standardisation(case["weight"]),
@@ -296,8 +292,6 @@ FORMULAS = [
     ),
     Formula(
         where="appendix C.1, weight standardisation as a differentiable operation",
-        says="(g - mean(g) - W^ (W^ . g)) / |W - mean|, g the gradient by the standardised weight W^",
-        code="models/norms.py: standardise",
         draw=a_filter,
         runs=through_standardisation,
         formula=lambda case: printed.gradient_through_standardisation(case["weight"], case["upstream"]),
@@ -315,8 +309,6 @@ FORMULAS = [
     ),
     Formula(
         where="section 3.1, group normalization",
-        says="gain (x - mean) / sqrt(variance + 1e-5) + shift, over neighbouring channels and all places of an image",
-        code="models/networks/resnets.py: Layers.normalisation",
         draw=a_layer_of_groups,
         runs=group_normalised,
         formula=group_norm,
@@ -336,8 +328,6 @@ FORMULAS = [
     ),
     Formula(
         where="section 3.1 and appendix C.1, the Wide-ResNet as printed",
-        says="x + conv(act(norm(conv(act(norm(x)))))), weights standardised, 16 groups; logits of a whole network",
-        code="models/networks/resnets.py: WideResNet, Block",
         draw=a_small_wide_resnet,
         runs=logits,
         formula=wide_resnet,
@@ -353,9 +343,6 @@ FORMULAS = [
     ),
     Formula(
         where="the authors' release of 2022 (jax_privacy, models/cifar.py and models/common.py), the Wide-ResNet",
-        says="x + conv(norm(act(conv(norm(act(x)))))), conv(norm(act(x))) with a norm of its own around each group's "
-        "first block; conv by gain (W - mean) / sqrt(max(fan-in variance, 1e-4)); logits of a whole network",
-        code="models/networks/resnets.py: WideResNet, Block",
         draw=a_released_wide_resnet,
         runs=logits,
         formula=released,
@@ -374,9 +361,6 @@ FORMULAS = [
     ),
     Formula(
         where="section 3.1, WRN-depth-width",
-        says="6n + 4 layers, 16k, 32k and 64k channels: the number of parameters of both forms, gains and biases among "
-        "them",
-        code="models/networks/resnets.py: WideResNet",
         draw=a_wide_resnet,
         runs=parameters_built,
         formula=parameters,
@@ -394,8 +378,6 @@ FORMULAS = [
     ),
     Formula(
         where="appendix C.1, the beginning",
-        says="weights ~ N(0, 1 / fan-in), biases 0: deviation and fourth moment, within 5 standard errors",
-        code="models/norms.py: FanInConv2d",
         draw=a_convolution,
         runs=beginning,
         formula=normal_beginning(lambda case: 1 / fan_in(case)),
@@ -412,8 +394,6 @@ FORMULAS = [
     ),
     Formula(
         where="Brock et al. 2021a, section 4, and 2021b: gamma",
-        says="sqrt(2 / (1 - 1 / pi)) for ReLU, 1 / std(g(N(0, 1))) for GELU; timm has the authors' estimates, 0.1% off",
-        code="models/networks/zoo.py: create",
         draw=lambda rng: None,
         runs=gains_of_library,
         formula=lambda case: [printed.relu_gain(), printed.gain_of(printed.gelu)],
@@ -429,8 +409,6 @@ FORMULAS = [
     ),
     Formula(
         where="Brock et al. 2021a, section 4: scaled weight standardisation",
-        says="conv by gamma g (W - mean) / sqrt((variance + 1e-5) fan-in), g a learned gain of each output unit",
-        code="models/networks/zoo.py: create",
         draw=a_scaled_convolution,
         runs=lambda case: case["found"],
         formula=scaled_convolution,
@@ -445,8 +423,6 @@ FORMULAS = [
     ),
     Formula(
         where="Brock et al. 2021a, section 3: alpha and beta",
-        says="alpha 0.2; beta_l = 1 / sqrt(Var_l), Var grows by alpha^2 a block, from 1 again after each stage's first",
-        code="models/networks/zoo.py: create",
         draw=an_nf_resnet,
         runs=scales,
         formula=alphas_and_betas(printed.betas),
@@ -463,8 +439,6 @@ FORMULAS = [
     ),
     Formula(
         where="Brock et al. 2021a, sections 3 and 4: a block, with SkipInit",
-        says="shortcut + alpha s f(beta act(x)), f three scaled standardised convolutions with ReLU before each",
-        code="models/networks/zoo.py: create",
         draw=a_normalizer_free_block,
         runs=lambda case: case["found"],
         formula=normalizer_free_block,
@@ -479,8 +453,6 @@ FORMULAS = [
     ),
     Formula(
         where="Brock et al. 2021b: an NFNet's block",
-        says="gamma GELU, a further grouped convolution, twice squeeze and excite, SkipInit, alpha and beta",
-        code="models/networks/zoo.py: create",
         draw=an_nfnet_block,
         runs=lambda case: case["found"],
         formula=nfnet_block,
@@ -495,8 +467,6 @@ FORMULAS = [
     ),
     Formula(
         where="appendix C.1, SkipInit",
-        says="the gain at the end of every residual branch begins at 1.0 where it is asked for, else at Brock's 0",
-        code="models/networks/zoo.py: set_skipinit",
         draw=lambda rng: (None, 1, 0.5)[int(rng.integers(3))],
         runs=skipinits,
         formula=lambda case: [float(case or 0)] * 4,

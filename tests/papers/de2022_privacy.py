@@ -1,7 +1,5 @@
 """De et al. 2022: what runs of its accounting, beside `formulas/de2022_privacy.py`."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -250,8 +248,6 @@ def scores_with_ties(rng):
 FORMULAS = [
     Formula(
         where="definition 2.1, equation 1",
-        says="delta = max over S of P[A(D) in S] - e^epsilon P[A(D') in S], integrated over where it is positive",
-        code="privacy/theorems/composed_gaussian.py: OneGaussian.delta",
         draw=a_full_batch,
         runs=lambda case: planned(case).loss.delta(case["epsilon"]),
         formula=lambda case: printed.delta_of_gaussian(case["epsilon"], together(case)),
@@ -272,8 +268,6 @@ FORMULAS = [
     ),
     Formula(
         where="section 2.2, Renyi divergences (Mironov, Talwar and Zhang 2019, section 3.3)",
-        says="T log(sum_k C(a, k) (1 - q)^(a - k) q^k e^((k^2 - k) / (2 sigma^2))) / (a - 1), whole orders a",
-        code="privacy/loss.py: Loss.renyi",
         draw=a_sampled_plan,
         runs=lambda case: planned(case).loss.renyi(WHOLE),
         formula=divergences,
@@ -292,8 +286,6 @@ FORMULAS = [
     ),
     Formula(
         where="section 2.2, epsilon by Renyi differential privacy",
-        says="min over orders of r + log((a - 1) / a) - log(delta a) / (a - 1), r by integration",
-        code="privacy/plan.py: PrivacyPlan.epsilon_rdp",
         draw=a_sampled_plan,
         runs=lambda case: planned(case).epsilon_rdp,
         formula=epsilon_by_renyi,
@@ -307,8 +299,6 @@ FORMULAS = [
     ),
     Formula(
         where="section 2.2, epsilon by privacy loss distributions",
-        says="the losses of one step, T-fold convolved by a discrete Fourier transform; the larger of both directions",
-        code="privacy/plan.py: PrivacyPlan.epsilon",
         draw=a_cheap_plan,
         runs=lambda case: planned(case).epsilon(),
         formula=by_convolution,
@@ -325,8 +315,6 @@ FORMULAS = [
     ),
     Formula(
         where="section 2.2, delta of sampled steps",
-        says="E of max(0, 1 - e^(epsilon - loss)) over the convolved losses; the larger of both directions",
-        code="privacy/loss.py: Loss.deltas",
         draw=a_cheap_plan,
         runs=lambda case: planned(case).loss.deltas(EPSILONS),
         formula=deltas,
@@ -340,8 +328,6 @@ FORMULAS = [
     ),
     Formula(
         where="section 3.1, the number of updates of a budget",
-        says="the largest T whose delta at epsilon is at most the given one, by the same convolution",
-        code="privacy/plan.py: PrivacyPlan.most_steps",
         draw=a_budget,
         runs=most_steps,
         formula=steps_allowed,
@@ -355,8 +341,6 @@ FORMULAS = [
     ),
     Formula(
         where="section 2.2, the noise of a budget",
-        says="the least sigma whose T sampled steps cost at most epsilon, by the same convolution; to 4 decimals",
-        code="privacy/plan.py: PrivacyPlan.calibrate",
         draw=a_small_budget,
         runs=noise_found,
         formula=noise_wanted,
@@ -369,8 +353,6 @@ FORMULAS = [
     ),
     Formula(
         where="figures 6(b) and 7(b) with section 4.2, the steps to begin with",
-        says="T = 2500 epsilon / 8; of batches below 2048 as many epochs as that one has, as figure 7 is read",
-        code="privacy/planning/tradeoff.py: steps_by_rule",
         draw=a_budget_for_the_rule,
         runs=lambda case: steps_by_rule(case["epsilon"], case["batch"], case["examples"]),
         formula=rule_of_steps,
@@ -382,8 +364,6 @@ FORMULAS = [
     ),
     Formula(
         where="tables 13 to 16 and 20 to 23, their rows",
-        says="epsilon of the printed sigma, T, B and delta over the printed one is 1, within 2.5%",
-        code="privacy/plan.py: PrivacyPlan.epsilon_rdp",
         draw=printed_rows,
         runs=budgets,
         formula=lambda case: np.ones(len(case)),
@@ -397,8 +377,6 @@ FORMULAS = [
     ),
     Formula(
         where="appendix A.2, what an (epsilon, delta) bound leaves a test",
-        says="1 - beta <= min over epsilon of e^epsilon alpha + delta and 1 - e^-epsilon (1 - delta - alpha)",
-        code="privacy/statements/curve.py: true_positive_rates",
         draw=a_full_batch,
         runs=lambda case: true_positive_rates(planned(case), RATES),
         formula=power_of_tests,
@@ -408,12 +386,9 @@ FORMULAS = [
             "twice the level": lambda case: [2 * rate for rate in power_of_tests(case)],
         },
         within=5e-3,
-        cases=4,
     ),
     Formula(
         where="appendix A.2, Clopper and Pearson's interval",
-        says="the shares for which as many hits, or as few, have probability 2.5%, by bisection on binomial tails",
-        code="evaluation/diagnostic.py: proportion",
         draw=hits_of,
         runs=lambda case: proportion(**case),
         formula=lambda case: printed.clopper_pearson(case["hits"], case["count"], 0.95),
@@ -427,8 +402,6 @@ FORMULAS = [
     ),
     Formula(
         where="table 9, AUC",
-        says="how often a score of the class exceeds one of the others, ties counted half",
-        code="evaluation/diagnostic.py: auc",
         draw=scores_with_ties,
         runs=lambda case: auc(case["own"], case["others"]).value,
         formula=lambda case: printed.area(case["own"], case["others"]),

@@ -1,7 +1,5 @@
 """A printed formula, computed a second time: the package beside NumPy in float64, and beside planted mistakes."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,10 +16,9 @@ class Formula:
     """One formula of a paper, or one use of a library.
 
     Args:
-        where: the place in the paper, such as "equation 3" or "appendix C.3, algorithm 1".
-        says: the formula in one line, as `docs/papers.md` shows it.
-        code: what runs it, as a path below `src/sfumato`, or one of `studies/`, and a name:
-            "gradients/clipped_gradient.py: ClippedGradient".
+        where: the place in the paper, such as "equation 3" or "appendix C.3, algorithm 1": the row of `docs/papers.md`
+            that says the formula and names the code.
+        says: the formula in one line, where `docs/papers.md` has no such row.
         draw: a random case from a generator.
         runs: what the package computes of a case.
         formula: what NumPy computes of it in float64, from `formulas/`, which imports nothing of the package.
@@ -31,8 +28,7 @@ class Formula:
     """
 
     where: str
-    says: str
-    code: str
+    says: str = ""
     draw: Callable[[np.random.Generator], Case]
     runs: Callable[[Case], Any]
     formula: Callable[[Case], Any]

@@ -4,8 +4,6 @@ Optimizers, NF-ResNets' convolutions, crops of torchvision and most of dp-accoun
 them.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 
@@ -230,7 +228,6 @@ FORMULAS = [
     Formula(
         where="timm, what a network expects of images",
         says="side, floor(side / crop_pct) before the middle is taken, mean and deviation, of four networks",
-        code="models/backbone.py: load_backbone",
         draw=lambda rng: list(expected.TIMM),
         runs=expectations_of_timm,
         formula=timm_constants,
@@ -247,7 +244,6 @@ FORMULAS = [
     Formula(
         where="torchvision, what a network expects of images",
         says="side, size before the middle is taken, interpolation, mean and deviation, of six networks",
-        code="models/backbone.py: load_backbone",
         draw=lambda rng: list(expected.TORCHVISION),
         runs=expectations_of_torchvision,
         formula=torchvision_constants,
@@ -262,7 +258,6 @@ FORMULAS = [
     Formula(
         where="scikit-learn, digits",
         says="pixels 0 to 16 become 0 to 255, halves to even: how many have each value",
-        code="data/readers/published.py: load_digits",
         draw=lambda rng: None,
         runs=lambda case: levels(digits()[0]),
         formula=lambda case: levels(expected.sixteen_levels_as_bytes(digits()[1])),
@@ -276,7 +271,6 @@ FORMULAS = [
     Formula(
         where="Pillow, images of any size",
         says="resized by an antialiased triangle, the middle square; ITU-R 601 luma for grey; within two grey levels",
-        code="data/decoding.py: prepare",
         draw=an_image,
         runs=read,
         formula=square,
@@ -294,7 +288,6 @@ FORMULAS = [
     Formula(
         where="torch, views of enlarged images",
         says="bilinear interpolation to 1.2 times the size, pixel i at i + 1/2; then a window inside",
-        code="data/views.py: Views.apply",
         draw=enlarged_views,
         runs=lambda case: case["views"].apply(torch.from_numpy(case["images"]), case["draws"], size=case["side"]),
         formula=cut_from_enlarged,
@@ -306,7 +299,6 @@ FORMULAS = [
     Formula(
         where="torch, softmax cross-entropy",
         says="the mean over examples of -log softmax(z)_y, in nats",
-        code="evaluation/accuracy.py: score_of",
         draw=logits_and_labels,
         runs=loss_of("softmax"),
         formula=cross_entropy(),
@@ -319,7 +311,6 @@ FORMULAS = [
     Formula(
         where="torch, several labels",
         says="the mean over examples of the sum over labels of the binary cross-entropy",
-        code="models/losses.py: multilabel_cross_entropy",
         draw=logits_and_several,
         runs=loss_of("multilabel"),
         formula=lambda case: expected.binary_cross_entropy(case["logits"], case["labels"]),
@@ -333,7 +324,6 @@ FORMULAS = [
     Formula(
         where="torch, features of one norm",
         says="W (R x / |x|) + b",
-        code="models/head.py: Head",
         draw=features_and_head,
         runs=headed,
         formula=head_of_one_norm,
@@ -349,7 +339,6 @@ FORMULAS = [
     Formula(
         where="expected calibration error (no scikit-learn: Guo et al. 2017, equation 3)",
         says="sum over 15 bins of confidence of |hits - confidences| / N",
-        code="evaluation/accuracy.py: calibration",
         draw=uncertain_logits,
         runs=error_of_calibration,
         formula=calibration_error,
@@ -361,7 +350,6 @@ FORMULAS = [
     Formula(
         where="confusion matrix (no scikit-learn)",
         says="rows are labels, columns first choices",
-        code="evaluation/accuracy.py: summary",
         draw=logits_and_labels,
         runs=confused,
         formula=lambda case: expected.confusion(case["logits"], case["labels"]),
@@ -371,7 +359,6 @@ FORMULAS = [
     Formula(
         where="dp-accounting, privacy loss distributions on a coarse grid",
         says="epsilon lies between the truth and that of losses rounded up to the grid: it is never too small",
-        code="privacy/theorems/poisson_gaussian.py: SampledGaussians",
         draw=a_coarse_plan,
         runs=lambda case: case["found"],
         formula=lambda case: within(case, (FINE, "down"), (case["grid"], "up")),
@@ -381,12 +368,10 @@ FORMULAS = [
                 case | {"sigma": case["sigma"] / 2}, (FINE, "down"), (case["grid"], "up")
             ),
         },
-        cases=4,
     ),
     Formula(
         where="dp-accounting, the sensitivity of a Gaussian release",
         says="noise over what one unit moves the sum by: C for a user, 2 C in virtual clients, G C for G records",
-        code="privacy/theorems/composed_gaussian.py: OneGaussianTheorem",
         draw=several_vectors,
         runs=of_users,
         formula=lambda case: sensitive(case, moved_by(case)),

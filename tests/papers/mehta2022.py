@@ -1,7 +1,5 @@
 """Mehta et al. 2022: what the package runs, beside `formulas/mehta2022.py`."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math
@@ -503,8 +501,6 @@ def photographs_with_copies(rng):
 FORMULAS = [
     Formula(
         where="equations 1 and 2",
-        says="g = (1 / |B|) sum_i grad l(theta; x_i, y_i), in pieces of unequal sizes; of a linear softmax classifier",
-        code="training/steps.py: PublicSteps",
         draw=a_public_batch,
         runs=public_gradient,
         formula=mean_of_public_batch,
@@ -516,8 +512,6 @@ FORMULAS = [
     ),
     Formula(
         where="tables 5 to 7, without privacy",
-        says="g min(1, C / |g|), of the mean gradient g, all tensors together, C = 1 in the tables",
-        code="training/steps.py: PublicSteps",
         draw=lambda rng: a_public_batch(rng) | {"max_norm": float(np.exp(rng.normal()))},
         runs=public_gradient,
         formula=lambda case: within_norm(case, mean_of_public_batch(case)),
@@ -534,8 +528,6 @@ FORMULAS = [
     ),
     Formula(
         where="equation 2, SGD",
-        says="theta <- theta - eta (g + lambda theta), 30 steps",
-        code="optim/optimizers.py: create",
         draw=either_walk,
         runs=walked("sgd"),
         formula=walk(printed.sgd),
@@ -548,8 +540,6 @@ FORMULAS = [
     ),
     Formula(
         where="table 6, momentum",
-        says="v <- 0.9 v + g + lambda theta, theta <- theta - eta v, 30 steps",
-        code="optim/optimizers.py: create",
         draw=either_walk,
         runs=walked("momentum"),
         formula=walk(printed.momentum),
@@ -565,8 +555,6 @@ FORMULAS = [
     ),
     Formula(
         where="section 4, Adam (Kingma and Ba 2015, algorithm 1)",
-        says="theta <- theta - eta m^ / (sqrt(v^) + 1e-8), betas 0.9 and 0.999, 30 steps; decay is L2",
-        code="optim/optimizers.py: create",
         draw=either_walk,
         runs=walked("adam"),
         formula=walk(printed.adam),
@@ -581,8 +569,6 @@ FORMULAS = [
     ),
     Formula(
         where="section 4.2, AdamW (Loshchilov and Hutter 2019, algorithm 2)",
-        says="theta <- theta - eta (m^ / (sqrt(v^) + 1e-8) + lambda theta), 30 steps",
-        code="optim/optimizers.py: create",
         draw=either_walk,
         runs=walked("adamw"),
         formula=walk(printed.adamw),
@@ -595,8 +581,6 @@ FORMULAS = [
     ),
     Formula(
         where="section 4.2, LAMB (You et al. 2020, algorithm 2), without decay",
-        says="r = m^ / (sqrt(v^) + 1e-6), theta <- theta - eta (|theta| / |r|) r per tensor, 1 where one is 0",
-        code="optim/optimizers.py: create",
         draw=a_walk,
         runs=walked("lamb"),
         formula=walk(printed.lamb),
@@ -605,8 +589,6 @@ FORMULAS = [
     ),
     Formula(
         where="section 4.2, LAMB, decay 0.01",
-        says="r = m^ / (sqrt(v^) + 1e-6) + lambda theta, theta <- theta - eta (|theta| / |r|) r per tensor; 30 steps",
-        code="optim/optimizers.py: create",
         draw=a_decayed_walk,
         runs=walked("lamb"),
         formula=walk(printed.lamb),
@@ -619,8 +601,6 @@ FORMULAS = [
     ),
     Formula(
         where="tables 5 and 7, warm-up and linear decay",
-        says="(t + 1) / W, then 1 - (t - W) / (T - W): 1 / (T - W) in the last step",
-        code="optim/descent.py: schedule, linear",
         draw=a_length,
         runs=rates_of("linear"),
         formula=lambda case: printed.warmed_line(case["steps"], case["warmup"]),
@@ -637,8 +617,6 @@ FORMULAS = [
     ),
     Formula(
         where="table 7, alpha",
-        says="the last layer's rate is eta, all others' alpha eta, with momentum and LAMB, rates changing; 30 steps",
-        code="training/weights.py: optimizer_for, set_rate",
         draw=a_network_with_a_head,
         runs=with_alpha,
         formula=alphas(lambda alpha: (alpha, alpha, 1.0, 1.0)),
@@ -653,8 +631,6 @@ FORMULAS = [
     ),
     Formula(
         where="section 4, sigmoid cross-entropy",
-        says="mean over examples of the sum over classes of log(1 + e^z) - y z",
-        code="models/losses.py: sigmoid_cross_entropy",
         draw=logits_of_classes,
         runs=lambda case: LOSSES["sigmoid"](torch.from_numpy(case["logits"]), torch.from_numpy(case["labels"])),
         formula=lambda case: printed.sigmoid_loss(case["logits"], case["labels"]),
@@ -673,8 +649,6 @@ FORMULAS = [
     ),
     Formula(
         where="section 5, figure 2(c) and appendix D.3, the last layer's beginning",
-        says="weights N(0, s^2), 0 for s = 0; biases -10 or as asked: deviation and median within 5 standard errors",
-        code="models/pretrained.py: begin_classifier",
         draw=a_head,
         runs=began,
         formula=beginning(),
@@ -689,8 +663,6 @@ FORMULAS = [
     ),
     Formula(
         where="section 5.1 and appendix D.3, a single full-batch step",
-        says="a head at zero, biases -10, sigmoid loss, equations 3 and 4 over C, one step of LAMB",
-        code="training/step.py: PrivateStep, descend",
         draw=features_of_a_full_batch,
         runs=the_single_step,
         formula=by_appendix_d3,
@@ -708,8 +680,6 @@ FORMULAS = [
     ),
     Formula(
         where="figure 2(a) and appendix D.3",
-        says="where the weights are zero, LAMB's first step is Adam's with eps 1e-6",
-        code="optim/optimizers.py: create",
         draw=lambda rng: a_walk(rng) | {"tensors": [np.zeros(shape) for shape in SHAPES]},
         runs=lambda case: walked("lamb")(case)[0],
         formula=lambda case: printed.adam(case["tensors"], case["gradients"], case["rates"], eps=1e-6)[0],
@@ -723,8 +693,6 @@ FORMULAS = [
     ),
     Formula(
         where="appendix D, Inception crops: area and place",
-        says="area uniform in 8% to 100%, of windows that fit; the place uniform: quantiles of 12,000 windows",
-        code="data/views.py: InceptionCrops",
         draw=a_large_image,
         runs=areas_and_places,
         formula=law_of_areas(),
@@ -740,8 +708,6 @@ FORMULAS = [
     ),
     Formula(
         where="appendix D, Inception crops: ratio",
-        says="log(width / height) uniform in log(3/4) to log(4/3), of windows that fit: quantiles over log(4/3)",
-        code="data/views.py: InceptionCrops",
         draw=a_large_image,
         runs=log_ratios,
         formula=law_of_ratios(),
@@ -758,8 +724,6 @@ FORMULAS = [
     ),
     Formula(
         where="appendix D, Inception crops: pixels",
-        says="the window by an antialiased triangle, or cubic with a = -1/2, to R x R; mirrored by a coin",
-        code="data/views.py: InceptionCrops.apply",
         draw=an_image_and_its_window,
         runs=cropped,
         formula=by_windows,
@@ -774,8 +738,6 @@ FORMULAS = [
     ),
     Formula(
         where="appendix D.3, central crops",
-        says="the shorter side to E pixels (antialiased), then the middle R x R; of images read at any size",
-        code="data/transforms.py: Transform.center_crop",
         draw=a_wide_image,
         runs=central_crop,
         formula=by_appendix_d3_crops,
@@ -789,8 +751,6 @@ FORMULAS = [
     ),
     Formula(
         where="appendix E.3, ReaL labels",
-        says="the share of images whose first choice is in their set of labels, of those with a set that is not empty",
-        code="evaluation/label_sets.py: accuracy",
         draw=logits_and_sets,
         runs=lambda case: label_sets.accuracy(torch.from_numpy(case["logits"]), case["sets"]),
         formula=lambda case: printed.real_accuracy(case["logits"], case["sets"]),
@@ -818,8 +778,6 @@ FORMULAS = [
     ),
     Formula(
         where="section 3, epsilon of full batches",
-        says="delta = Phi(1/2s - e s) - e^e Phi(-1/2s - e s), s = sigma / sqrt(T), solved for epsilon",
-        code="privacy/theorems/composed_gaussian.py: OneGaussian.epsilon",
         draw=a_budget,
         runs=lambda case: full_batches(case).epsilon(),
         formula=lambda case: printed.epsilon_of_gaussian(together(case), case["delta"]),
@@ -841,8 +799,6 @@ FORMULAS = [
     Formula(
         where="appendix B, the default Renyi accountant, of full batches",
         cases=10,
-        says="min over orders of a T / (2 sigma^2) + log((a - 1) / a) - log(delta a) / (a - 1)",
-        code="privacy/plan.py: PrivacyPlan.epsilon_rdp",
         draw=a_budget,
         runs=lambda case: full_batches(case).epsilon_rdp,
         formula=lambda case: printed.renyi_epsilon_of_gaussian(together(case), case["delta"], ORDERS),
@@ -858,8 +814,6 @@ FORMULAS = [
     ),
     Formula(
         where="section 3 and appendix E.2, the noise of a budget",
-        says="the least sigma whose delta at epsilon is at most 1e-6, or 8e-7, times sqrt(T); rounded up to 4 decimals",
-        code="privacy/plan.py: PrivacyPlan.calibrate",
         draw=a_budget,
         runs=lambda case: full_batches(case, find=True).noise_multiplier,
         formula=lambda case: math.sqrt(case["steps"]) * printed.noise_of_gaussian(case["epsilon"], case["delta"]),
@@ -878,8 +832,6 @@ FORMULAS = [
     ),
     Formula(
         where="section 4 and appendix C, exact duplicates",
-        says="a private image all of whose pixels are those of a public one: pairs (private, first public)",
-        code="data/duplicates.py: find_duplicates",
         draw=photographs_with_copies,
         runs=lambda case: [
             (one.private, one.public) for one in find_duplicates(case["public"], case["private"]) if one.exact
@@ -900,18 +852,3 @@ FORMULAS = [
         cases=5,
     ),
 ]
-
-NOT_RUN = {
-    "algorithm 1, line 8": "as uniform tail averaging of Shejwalkar et al. 2022",
-    "equations 3 and 4": "as equations 2 to 4 of De et al. 2022, and within the single full-batch step above",
-    "definition 1.1": "as equation 1 of De et al. 2022",
-    "algorithm 1, line 3: batches without replacement": (
-        "no tight bound under add-or-remove is known; examples are drawn by coins, or all of them take part"
-    ),
-    "algorithm 1, line 5 as printed: noise after the division": (
-        "equation 4 and section 4.1 divide the noise by the batch size as well, and so does sfumato"
-    ),
-    "appendix C, model-based de-duplication": "not published; near duplicates are found by rules of sfumato's own",
-    "table 8": "throughput, which is measured and not computed",
-    "section 4.1, last-layer tuning solved exactly": "the paper does not do it either",
-}

@@ -1,7 +1,5 @@
 """Shejwalkar et al. 2022: what the package runs, beside `formulas/shejwalkar2022.py`."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 
@@ -438,8 +436,6 @@ def drift_printed(case, *, late=0, turned=False, twice=1):
 FORMULAS = [
     Formula(
         where="lemma 1",
-        says="(a, e1) and (a, e2) compose to (a, e1 + e2)",
-        code="privacy/loss.py: Loss",
         draw=lambda rng: (plan_of(rng, sampled=True), plan_of(rng, sampled=False)),
         runs=lambda plans: plans[0].loss.composed_with(plans[1].loss).renyi(ORDERS),
         formula=lambda plans: divergences(plans[0], ORDERS) + divergences(plans[1], ORDERS),
@@ -451,8 +447,6 @@ FORMULAS = [
     ),
     Formula(
         where="equation 3",
-        says="theta_ema <- (1 - beta) theta_ema + beta theta_t, from theta_0, after each of 30 steps",
-        code="averaging/average.py: EMA",
         draw=course_case,
         runs=lambda case: averaged(EMA(case["decay"], "constant"), case),
         formula=lambda case: formulas.ema(case["weights"], lambda step: 1 - case["decay"]),
@@ -471,8 +465,6 @@ FORMULAS = [
     ),
     Formula(
         where="section 3, uniform tail averaging (UTA)",
-        says="(1 / k) sum of theta_t, ..., theta_{t-k+1}, of all while these are fewer; after each of 30 steps",
-        code="averaging/average.py: LastMean",
         draw=course_case,
         runs=lambda case: averaged(LastMean(case["count"]), case),
         formula=lambda case: formulas.last_mean(case["weights"], case["count"]),
@@ -488,8 +480,6 @@ FORMULAS = [
     ),
     Formula(
         where="section 3, uniform past averaging (UPA)",
-        says="(1 / k) sum of the last k kept weights",
-        code="averaging/average.py: mean",
         draw=kept_case,
         runs=lambda case: aggregates.mean(each_of(case)),
         formula=lambda case: case["weights"].mean(axis=0),
@@ -501,8 +491,6 @@ FORMULAS = [
     ),
     Formula(
         where="section 3, EMA of kept weights",
-        says="sum_i d^(t_k - t_i) theta_i / sum_i d^(t_k - t_i)",
-        code="averaging/average.py: exponential",
         draw=kept_case,
         runs=lambda case: aggregates.exponential(each_of(case), case["steps"].tolist(), case["decay"]),
         formula=lambda case: formulas.weighted_mean(case["weights"], case["steps"], case["decay"]),
@@ -518,8 +506,6 @@ FORMULAS = [
     ),
     Formula(
         where="section 3, outputs past averaging (OPA)",
-        says="argmax of (1 / k) sum_i softmax(f_i(x)); here the mean distribution",
-        code="models/ensemble.py: Ensemble, outputs_mean",
         draw=ensemble_case,
         runs=mean_of_members,
         formula=lambda case: formulas.softmax(logits_of(case)).mean(axis=0),
@@ -531,8 +517,6 @@ FORMULAS = [
     ),
     Formula(
         where="section 3, outputs majority vote (OMV)",
-        says="the label with most votes among k models; of equally many the one with the largest mean probability",
-        code="models/ensemble.py: majority",
         draw=votes_case,
         runs=lambda case: majority(torch.from_numpy(case)).argmax(-1),
         formula=formulas.majority,
@@ -545,8 +529,6 @@ FORMULAS = [
     ),
     Formula(
         where="algorithm 1, over EMA",
-        says="from step tau the gradient is taken at theta_ema, with a restart theta_{t+1} starts there; 30 steps",
-        code="averaging/average.py: TrainingOverAggregates",
         draw=over_case,
         runs=lambda case: trained_over(EMA(case["decay"], "constant"), case),
         formula=over_ema,
@@ -559,8 +541,6 @@ FORMULAS = [
     ),
     Formula(
         where="algorithm 1, over UTA",
-        says="the same at the mean of the last k weights",
-        code="averaging/average.py: TrainingOverAggregates",
         draw=over_case,
         runs=lambda case: trained_over(LastMean(case["count"]), case),
         formula=over_mean,
@@ -573,8 +553,6 @@ FORMULAS = [
     ),
     Formula(
         where="section 5, intervals",
-        says="mean +- t_{k-1} s sqrt(1 / k + sum_i w_i^2), t by integrating its density, s^2 over k - 1",
-        code="averaging/uncertainty.py: interval",
         draw=checkpoints_case,
         runs=lambda case: tuple(interval(torch.from_numpy(case["values"]), case["confidence"], shares=case["shares"])),
         formula=interval_of,
@@ -589,8 +567,6 @@ FORMULAS = [
     ),
     Formula(
         where="section 5, burn-in and spacing",
-        says="checkpoints after the burn-in, from the last one backwards, at least so many steps apart",
-        code="averaging/uncertainty.py: select_spaced",
         draw=spaced_case,
         runs=lambda case: select_spaced(case[0], 200, burn_in=case[1], spacing=case[2]),
         formula=lambda case: spaced_by_hand(*case),
@@ -605,8 +581,6 @@ FORMULAS = [
     ),
     Formula(
         where="section 1, periodic shift of the distribution",
-        says="q_g(t) = B s_g(t) / N_g, s_1 = 1 - |1 - 2 t / P| or (1 - cos(2 pi t / P)) / 2; how often each occurs",
-        code="privacy/participation/drifting_poisson.py: DriftingPoisson",
         draw=drift_case,
         runs=drift_run,
         formula=drift_printed,
@@ -619,8 +593,6 @@ FORMULAS = [
     ),
     Formula(
         where="section 2.3, DP-FTRL (Kairouz et al. 2021, with momentum)",
-        says="v_t = m v_{t-1} + (G_t + N_t), w_t = w_0 - rate v_t, G_t and N_t of prefix sums; 30 steps",
-        code="randomness/noise/blocks.py: TreeNoise",
         draw=ftrl_case,
         runs=ftrl_run,
         formula=ftrl_printed,
@@ -630,12 +602,9 @@ FORMULAS = [
             "the noise is not scaled by C": lambda case: ftrl_printed(case, scale=1 / case["max_norm"]),
             "no momentum": lambda case: ftrl_printed(case, momentum=0.0),
         },
-        within=1e-6,
     ),
     Formula(
         where="section 2.3, DP-FTRL: variance of a prefix's noise",
-        says="sum over the ones of t in binary, of height h, of 1 / (2 - 2^-h) (Honaker 2015)",
-        code="randomness/noise/blocks.py: TreeNoise",
         draw=tree_case,
         runs=variances_run,
         formula=variances_by_bits,
@@ -648,8 +617,6 @@ FORMULAS = [
     Formula(
         where="section 2.3, DP-FTRL: the joint law of all prefixes' noise",
         cases=10,
-        says="N_t = w_t z, w_t the best linear unbiased estimate from the nodes of each complete subtree; restarts",
-        code="randomness/noise/blocks.py: TreeNoise",
         draw=tree_case,
         runs=covariance_of_prefixes,
         formula=covariance_by_least_squares,
@@ -662,8 +629,6 @@ FORMULAS = [
     ),
     Formula(
         where="section 2.3, DP-FTRL: the covariance that plans reckon with",
-        says="Cov(N_t - N_{t-1}, N_s - N_{s-1}) of the same estimates",
-        code="privacy/factorisation/tree.py: tree_covariance",
         draw=tree_case,
         runs=lambda case: tree_covariance(case["steps"], steps_per_tree=case["length"], completed=case["completed"]),
         formula=lambda case: np.diff(
@@ -680,8 +645,6 @@ FORMULAS = [
     Formula(
         where="section 2.3, DP-FTRL: sensitivity of trees",
         cases=10,
-        says="S^2 = max over units, every gap-th step, of the sum over complete nodes of (steps below)^2",
-        code="privacy/theorems/composed_gaussian.py: squared_tree_sensitivity",
         draw=tree_case,
         runs=lambda case: squared_tree_sensitivity(case["steps"], case["gap"], case["length"], case["completed"]),
         formula=lambda case: formulas.tree_sensitivity(case["steps"], case["gap"], case["length"], case["completed"]),
@@ -700,8 +663,6 @@ FORMULAS = [
     ),
     Formula(
         where="section 2.3, DP-FTRL by Toeplitz matrices: square root",
-        says="C C = A, A[t, s] = sum_{i <= t - s} m^i, by its first column",
-        code="privacy/factorisation/toeplitz.py: square_root",
         draw=lambda rng: (int(rng.integers(1, 60)), float(rng.choice([0.0, 0.5, 0.9]))),
         runs=lambda case: square_root(case[0], momentum=case[1]),
         formula=lambda case: formulas.square_root(*case),
@@ -713,8 +674,6 @@ FORMULAS = [
     ),
     Formula(
         where="section 2.3, DP-FTRL by Toeplitz matrices: noise",
-        says="C^-1 z, of a banded C",
-        code="randomness/noise/blocks.py: BandedToeplitzNoise",
         draw=toeplitz_case,
         runs=noise_run,
         formula=noise_by_inverse,
@@ -726,8 +685,6 @@ FORMULAS = [
     ),
     Formula(
         where="section 2.3, DP-FTRL by Toeplitz matrices: sensitivity",
-        says="S^2 = max |C u|^2 over all u of 0 and 1 whose ones are at least so many steps apart",
-        code="privacy/theorems/composed_gaussian.py: squared_sensitivity",
         draw=toeplitz_case,
         runs=lambda case: squared_sensitivity(case["column"], case["gap"]),
         formula=lambda case: formulas.toeplitz_sensitivity(case["column"], case["gap"]),
@@ -741,8 +698,6 @@ FORMULAS = [
     ),
     Formula(
         where="section 2.3, DP-FTRL: noise in the weights",
-        says="root mean square and last of |A noise|, A[t, s] = sum_u rate_u m^(u-s), noise N_t - N_{t-1} or C^-1 z",
-        code="privacy/factorisation/toeplitz.py: rows, with_momentum",
         draw=toeplitz_case,
         runs=in_weights_run,
         formula=in_weights,
@@ -753,13 +708,8 @@ FORMULAS = [
         },
         within=1e-9,
     ),
-]
-
-FORMULAS += [
     Formula(
         where="section 4, StackOverflow: the network (Reddi et al. 2021, table 9)",
-        says="embedding, an LSTM with one bias, a linear layer to the embedding's width, and one to all words",
-        code="models/networks/text.py: NextWordLSTM",
         draw=words_case,
         runs=words_run,
         formula=words_printed,
@@ -773,8 +723,6 @@ FORMULAS += [
     ),
     Formula(
         where="section 4, StackOverflow: the loss of a user",
-        says="cross-entropy of each next word given those before it, the mean over all words of a user's texts",
-        code="training/steps.py: UserInputs",
         draw=user_words_case,
         runs=user_loss_run,
         formula=formulas.mean_over_words,
@@ -787,8 +735,6 @@ FORMULAS += [
     ),
     Formula(
         where="section 4, StackOverflow: accuracy (Kairouz et al. 2021, `accuracy_no_oov_or_eos`)",
-        says="share of next words that are the likeliest, without padding, unknown words and ends of texts",
-        code="evaluation/next_words.py: score_of",
         draw=scored_words_case,
         runs=score_run,
         formula=formulas.accuracy_of_words,
@@ -801,21 +747,3 @@ FORMULAS += [
         within=1e-9,
     ),
 ]
-
-NOT_RUN = {
-    "definition 2.2, equation 2": "as section 2.2 of De et al. 2022",
-    "equation 3, with a warm-up": "as appendix C.3 of De et al. 2022",
-    "definition 2.1, equation 1": "as equation 1 of De et al. 2022",
-    "lemma 2": "post-processing: why averages cost nothing; nothing computes it",
-    "section 4, StackOverflow: local steps of a user (Kairouz et al. 2021)": (
-        "the authors clip the change that one epoch of a user's own SGD makes (rate 0.5, batches of 16 sentences); "
-        "here the gradient of the mean loss over all words of a user is clipped, one step in each round"
-    ),
-    "theorem 3.2": (
-        "a bound on the excess risk of the last checkpoint against a weighted mean of the last k; it holds for no "
-        "figure that a run makes, and the copy here ends before its statement"
-    ),
-    "section 5, bias of the sample variance": (
-        "a bound in the burn-in and the spacing; the copy here ends before it, and the intervals carry it as a remark"
-    ),
-}

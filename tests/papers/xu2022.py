@@ -1,7 +1,5 @@
 """Xu et al. 2022: what the package runs, beside `formulas/xu2022.py`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -23,7 +21,7 @@ from sfumato.randomness import NoiseState
 from sfumato.training.clients import ADJACENCIES, ClippedUpdates
 from sfumato.training.local import BackboneWithHead, LocalTraining
 from sfumato.training.step import COUNT, NORM, AdaptiveStep, descend
-from sfumato.training.steps import PrivateTrainingSteps
+from sfumato.training.steps import private_training_steps
 from studies.extrapolation import extrapolate, zcdp
 
 from .formula import Formula
@@ -215,7 +213,7 @@ def rounds_run(case):
         transform=lambda inputs: inputs,
         device=torch.device("cpu"),
     )
-    steps, state = PrivateTrainingSteps(job, key), NoiseState(step=0)
+    steps, state = private_training_steps(job, key), NoiseState(step=0)
     server = optim.create("momentum", module.parameters(), learning_rate=case["server_rate"], momentum=0.9)
     for number in range(ROUNDS):
         gradient, state = steps(number, state)
@@ -450,8 +448,6 @@ def size_case(rng):
 FORMULAS = [
     Formula(
         where="equation 1",
-        says="the mean over examples of the cross-entropy of <f(x), w_c> over all classes, without a bias",
-        code="training/local.py: BackboneWithHead",
         draw=head_case,
         runs=objective_run,
         formula=objective,
@@ -465,8 +461,6 @@ FORMULAS = [
     ),
     Formula(
         where="algorithm 1, one client",
-        says="local SGD with momentum on backbone and the head over all classes, at one rate; both are handed on",
-        code="training/local.py: LocalTraining",
         draw=fedavg_case,
         runs=fedavg_run,
         formula=fedavg,
@@ -478,8 +472,6 @@ FORMULAS = [
     ),
     Formula(
         where="algorithm 2, one virtual client",
-        says="a fresh head over its own classes; SGD with momentum, the head's rate times head_scale; start - end",
-        code="training/local.py: LocalTraining, initial_head",
         draw=client_case,
         runs=update_run,
         formula=update,
@@ -494,8 +486,6 @@ FORMULAS = [
     ),
     Formula(
         where="section 4.3, head reconstruction",
-        says="so many steps train the head alone, the rest the backbone alone",
-        code="training/local.py: LocalTraining",
         draw=lambda rng: client_case(rng, reconstruction=True),
         runs=update_run,
         formula=update,
@@ -507,9 +497,6 @@ FORMULAS = [
     ),
     Formula(
         where="algorithm 2, 4 rounds",
-        says="users drawn, virtual clients, sum of clip_C(update) + N(0, (z C)^2), over the fixed number of clients, "
-        "server SGD with momentum 0.9",
-        code="training/steps.py: PrivateTrainingSteps",
         draw=rounds_case,
         runs=rounds_run,
         formula=formulas.rounds_of_fedemb,
@@ -520,13 +507,10 @@ FORMULAS = [
             "no momentum of the server": lambda case: formulas.rounds_of_fedemb(case, server=0.0),
             "one rate for backbone and head": lambda case: formulas.rounds_of_fedemb(case, head_scale=1.0),
         },
-        within=1e-6,
         cases=8,
     ),
     Formula(
         where="section 3.3, sensitivity of virtual clients",
-        says="one user moves the sum by 2 C at most (the paper's unit, all users of a client, by C)",
-        code="training/clients.py: ClippedUpdates",
         draw=lambda rng: float(np.exp(rng.normal())),
         runs=moves,
         formula=lambda bound: [formulas.moves_of_users(bound)[place] for place in (0, 0, 0, 1)],
@@ -535,8 +519,6 @@ FORMULAS = [
     ),
     Formula(
         where="section 4.3, binary loss",
-        says="the mean over pairs of the binary cross-entropy of 10 (cos - 1/2)",
-        code="models/losses.py: binary",
         draw=batch_case,
         runs=of_batch(losses.binary),
         formula=lambda case: formulas.binary(*case),
@@ -548,8 +530,6 @@ FORMULAS = [
     ),
     Formula(
         where="section 4.3, triplet loss",
-        says="the mean over violating triplets of |a - p|^2 - |a - n|^2 + 0.2, vectors of length 1",
-        code="models/losses.py: triplet",
         draw=batch_case,
         runs=of_batch(losses.triplet),
         formula=lambda case: formulas.triplets(*case),
@@ -562,8 +542,6 @@ FORMULAS = [
     ),
     Formula(
         where="section 4.3, triplet loss of the hardest",
-        says="the mean over a of max(0, max_p |a - p|^2 - min_n |a - n|^2 + 0.2)",
-        code="models/losses.py: triplet_hard",
         draw=batch_case,
         runs=of_batch(losses.triplet_hard),
         formula=lambda case: formulas.hard_triplets(*case),
@@ -575,8 +553,6 @@ FORMULAS = [
     ),
     Formula(
         where="section 3.3, adaptive clipping (Andrew et al. 2021)",
-        says="C <- C exp(-eta (b - gamma)), b = clip01((sum(1[|d| <= C] - 1/2) + N(0, sigma_b^2)) / m + 1/2); 30 steps",
-        code="training/step.py: AdaptiveStep",
         draw=adaptive_case,
         runs=adaptive_run,
         formula=formulas.adaptive,
@@ -593,8 +569,6 @@ FORMULAS = [
     ),
     Formula(
         where="section 3.3, adaptive clipping: noise of the vectors",
-        says="z_delta = (z^-2 - (2 sigma_b)^-2)^(-1/2)",
-        code="privacy/clipping.py: QuantileClipping",
         draw=split_case,
         runs=lambda case: [
             QuantileClipping(count_noise=case[1]).vector_noise(case[0]),
@@ -614,8 +588,6 @@ FORMULAS = [
     ),
     Formula(
         where="section 4, similarity",
-        says="1 - |x - y|^2 / 4 of vectors of length 1",
-        code="evaluation/similarity.py: similarity",
         draw=lambda rng: (rng.normal(size=(20, 4)), 3 * rng.normal(size=(20, 4))),
         runs=lambda case: similarity(*map(torch.from_numpy, case)),
         formula=lambda case: formulas.similarity(*case),
@@ -627,8 +599,6 @@ FORMULAS = [
     ),
     Formula(
         where="section 4, recall@FAR over all pairs",
-        says="the share of pairs of one class that the lowest threshold accepts whose share of others is at most FAR",
-        code="evaluation/recall.py: recall_at_far",
         draw=embeddings_case,
         runs=recall_run,
         formula=lambda case: formulas.recall(*case),
@@ -641,8 +611,6 @@ FORMULAS = [
     ),
     Formula(
         where="table 3, approximate recall@FAR",
-        says="the same over pairs within minibatches",
-        code="evaluation/recall.py: recall_at_far",
         draw=embeddings_case,
         runs=lambda case: recall_run(case, 8),
         formula=lambda case: formulas.recall(*case, 8),
@@ -654,8 +622,6 @@ FORMULAS = [
     ),
     Formula(
         where="section 4, PLD accounting of users with several records each",
-        says="the same of sum_k Binomial(G, q)(k) N(k, z^2)",
-        code="privacy/theorems/mixture_of_gaussians.py: MixedGaussians",
         draw=capped_plan,
         runs=loss_of_capped,
         formula=deltas_of_capped,
@@ -668,8 +634,6 @@ FORMULAS = [
     ),
     Formula(
         where="section 4, zCDP of DP-FTRL without restart",
-        says="rho = S^2 / (2 z^2), S^2 the largest sum over complete nodes of (a user's rounds below)^2",
-        code="studies/extrapolation.py: zcdp",
         draw=tree_plan,
         runs=zcdp,
         formula=zcdp_of,
@@ -681,8 +645,6 @@ FORMULAS = [
     ),
     Formula(
         where="section 4, epsilon of zCDP",
-        says="min over a of rho a + log((a - 1) / a) - (log delta + log a) / (a - 1)",
-        code="privacy/loss.py: Loss",
         draw=tree_plan,
         runs=lambda plan: plan.epsilon(accountant="rdp"),
         formula=epsilon_of_zcdp,
@@ -696,8 +658,6 @@ FORMULAS = [
     ),
     Formula(
         where="section 4.1, extrapolation to more users",
-        says="z' = z B' / B; the fewest B' in a round of N' users that meet epsilon, by RDP at q = B' / N'",
-        code="studies/extrapolation.py: extrapolate",
         draw=extrapolated_case,
         runs=extrapolated_run,
         formula=extrapolated,
@@ -710,8 +670,6 @@ FORMULAS = [
     ),
     Formula(
         where="section 4.4, the network for EMNIST",
-        says="number of parameters of two convolutions of 5 x 5 with 32 and 64 channels, pooled, and one linear layer",
-        code="models/networks/lenet.py: LeNet",
         draw=size_case,
         runs=lambda case: sum(
             value.numel()
@@ -723,16 +681,3 @@ FORMULAS = [
         cases=8,
     ),
 ]
-
-NOT_RUN = {
-    "section 4, RDP accounting of DP-FedEmb": "as section 2.2 of De et al. 2022",
-    "section 4, PLD accounting of DP-FedEmb": "as section 2.2 of De et al. 2022",
-    "section 4, pixels": "as appendix C.2 of De et al. 2022; the authors' code, not the paper, has x / 128 - 1",
-    "equation 2": "equation 1 with its sum grouped by users; what optimises it is algorithm 1",
-    "section 3.1, sampled softmax": "an alternative that the paper does not use: heads have a client's own classes",
-    "section 4, uniform sampling of users": (
-        "the paper samples users uniformly and accounts for Poisson sampling; the package draws by Poisson sampling, "
-        "which is what its accounting speaks of"
-    ),
-    "section 4.3, arcface loss": "left by the paper to future work",
-}

@@ -24,7 +24,7 @@ def test_the_variance_is_that_of_the_law():
 def test_it_is_read_back_and_refused_when_damaged():
     assert NoisyTable.from_dict(TABLE.to_dict()) == TABLE
     for odd in ({"epsilon": 1.0}, {**TABLE.to_dict(), "bins": 3}):
-        with pytest.raises(SfumatoError, match="missing or unknown fields"):
+        with pytest.raises(TypeError):
             NoisyTable.from_dict(odd)
     for wrong in ({"epsilon": 0.0}, {"epsilon": 1e-200}, {"epsilon": math.inf}, {"classes": 0}):
         with pytest.raises(SfumatoError):
@@ -114,10 +114,10 @@ def test_scores_that_go_apart_would_cost_twice_as_much():
     [
         (lambda: PrivateChoice(epsilon=0, candidates=2), "epsilon must be positive"),
         (lambda: PrivateChoice(epsilon=1, candidates=0), "candidates must be at least 1"),
-        (lambda: PrivateChoice(epsilon=1, candidates=2).exponents([1]), "1 scores for 2 candidates"),
-        (lambda: PrivateChoice(epsilon=1, candidates=2).exponents([1, 0.5]), "a score must be a number of right"),
-        (lambda: PrivateChoice(epsilon=1, candidates=2).exponents([1, -1]), "a score must be a number of right"),
-        (lambda: PrivateChoice(epsilon=1, candidates=2).exponents([1, True]), "a score must be a number of right"),
+        (lambda: PrivateChoice(epsilon=1, candidates=2).exponents([1]), "there are 1 scores for 2"),
+        (lambda: PrivateChoice(epsilon=1, candidates=2).exponents([1, 0.5]), "score must be a whole number"),
+        (lambda: PrivateChoice(epsilon=1, candidates=2).exponents([1, -1]), "score must be at least 0"),
+        (lambda: PrivateChoice(epsilon=1, candidates=2).exponents([1, True]), "score must be a whole number"),
     ],
 )
 def test_what_is_no_choice_is_refused(call, words):

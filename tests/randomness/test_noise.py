@@ -1,12 +1,10 @@
 """The noise's distribution: scale (a wrong one is rejected), shape, independence of all draws."""
 
-import math
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 
 from sfumato import Gaussian, Noise, RunKey, SfumatoError
 from sfumato.privacy.mechanism import Tree
@@ -15,7 +13,6 @@ from sfumato.randomness.noise import blocks
 from sfumato.randomness.noise.blocks import GaussianNoise, PrefetchedNoise
 
 SIZE = 40_000
-LIMIT = 5.5
 
 
 def draw(
@@ -23,35 +20,6 @@ def draw(
 ) -> np.ndarray:
     noise = Noise(Gaussian(noise_multiplier=sigma), max_norm=max_norm, key=RunKey.from_seed(seed))
     return noise.add({name: torch.zeros(SIZE)}, step)[name].double().numpy()
-
-
-def scale_is(values: np.ndarray, deviation: float) -> bool:
-    """Whether the sum of squares fits a chi-square of that scale."""
-    return abs((values**2).mean() / deviation**2 - 1) < LIMIT * math.sqrt(2 / len(values))
-
-
-def test_the_scale_is_multiplier_times_the_clipping_norm():
-    assert scale_is(draw(), 1.0)
-    assert scale_is(draw(sigma=3.0, max_norm=7.0), 21.0)
-
-
-@pytest.mark.parametrize("wrong", [0.95, 1.05, math.sqrt(2)])
-def test_a_wrong_scale_is_rejected(wrong):
-    assert not scale_is(draw(), wrong)
-
-
-def test_the_shape_is_gaussian_and_centred():
-    values = draw()
-    assert stats.kstest(values, "norm").pvalue > 1e-6
-    assert stats.kstest(draw() * 1.1, "norm").pvalue < 1e-6
-    assert abs(values.mean()) < LIMIT / math.sqrt(SIZE)
-    assert 3.5 < np.abs(values).max() < 6.5
-
-
-@pytest.mark.parametrize("other", [{"step": 1}, {"name": "bias"}, {"seed": 1}])
-def test_draws_are_independent(other):
-    correlation = float(np.mean(draw() * draw(**other)))
-    assert abs(correlation) < LIMIT / math.sqrt(SIZE)
 
 
 @pytest.mark.parametrize(
@@ -76,12 +44,6 @@ def test_the_noise_is_drawn_in_float64_and_rounded_once_with_the_sum():
         found = noise.add({name: torch.tensor(total)}, step)[name]
         assert found.dtype == torch.float32
         assert np.array_equal(found.numpy(), expected)
-
-
-def test_coordinates_are_independent():
-    values = draw()
-    for lag in (1, 2, 64, 1024):
-        assert abs(float(np.mean(values[lag:] * values[:-lag]))) < LIMIT / math.sqrt(SIZE - lag)
 
 
 def test_many_parameters_in_threads_give_what_one_gives():

@@ -1,45 +1,13 @@
 """The sampler's distribution: inclusion probability, independence across records and steps, empty batches."""
 
-import math
-
-import numpy as np
 import pytest
 
-from sfumato import PrivacyPlan, RunKey, Sampler, SfumatoError
-
-STEPS, RECORDS = 4000, 50
+from sfumato import PrivacyPlan, RunKey, Sampler
 
 
 def poisson(examples: int, batch_size: int) -> PrivacyPlan:
     """Batches of all examples are full batches."""
     return PrivacyPlan.calibrate(examples=examples, batch_size=batch_size, steps=1, noise_multiplier=1.0, delta=1e-5)
-
-
-def table(probability: float = 0.2, seed: int = 0) -> np.ndarray:
-    """bool (STEPS, RECORDS): who took part when."""
-    rule = poisson(100, round(100 * probability))
-    sampler = Sampler(rule, RunKey.from_seed(seed), records=RECORDS)
-    drawn = np.zeros((STEPS, RECORDS), bool)
-    for step in range(STEPS):
-        drawn[step, sampler.draw(step)] = True
-    return drawn
-
-
-def z_of(successes: float, trials: int, probability: float) -> float:
-    return (successes - trials * probability) / math.sqrt(trials * probability * (1 - probability))
-
-
-LIMIT = 5.5  # standard deviations; the chance that any of some hundred tests is beyond is below 1e-5
-
-
-def test_each_record_takes_part_with_the_rule_s_probability():
-    drawn = table()
-    assert all(abs(z_of(count, STEPS, 0.2)) < LIMIT for count in drawn.sum(0))
-    assert abs(z_of(drawn.sum(), drawn.size, 0.2)) < LIMIT
-
-
-def test_a_wrong_probability_would_be_rejected():
-    assert abs(z_of(table(0.21).sum(), STEPS * RECORDS, 0.2)) > LIMIT
 
 
 @pytest.mark.parametrize("batch_size", [1, 20, 777])
@@ -50,22 +18,6 @@ def test_the_coins_that_come_up_are_those_below_q_and_no_other(batch_size):
     for step in (0, 3):
         coins = key.generator("sampling", step).random(records)
         assert sampler.draw(step).tolist() == [index for index in range(records) if coins[index] < batch_size / 1000]
-
-
-def test_batch_sizes_are_binomial_and_not_constant():
-    sizes = table().sum(1)
-    expected = RECORDS * 0.2 * 0.8
-    assert abs(sizes.var() / expected - 1) < 5.5 * math.sqrt(2 / STEPS)
-    assert sizes.min() < sizes.max()
-
-
-def test_records_and_steps_are_independent():
-    drawn = table().astype(float) - 0.2
-    scale = 0.2 * 0.8 * math.sqrt(STEPS)
-    across_records = np.triu(drawn.T @ drawn, 1)[np.triu_indices(RECORDS, 1)] / scale
-    across_steps = (drawn[1:] * drawn[:-1]).sum(0) / scale
-    assert np.abs(across_records).max() < LIMIT
-    assert np.abs(across_steps).max() < LIMIT
 
 
 def test_another_key_draws_others_and_the_same_key_the_same():
@@ -96,8 +48,3 @@ def test_full_batch_is_everyone_there_is_whatever_was_declared(records):
     """If it ended at the declared N, a record that leaves would let another one in: two would change."""
     sampler = Sampler(poisson(7, 7), RunKey.from_seed(0), records=records)
     assert sampler.draw(0).tolist() == list(range(records))
-
-
-def test_a_rule_of_another_kind_is_refused():
-    with pytest.raises(SfumatoError, match="plan must be a PrivacyPlan"):
-        Sampler("shuffled", RunKey.from_seed(0), records=3)

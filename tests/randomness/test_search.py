@@ -4,6 +4,8 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 
 from sfumato import RunKey, SfumatoError
@@ -54,10 +56,39 @@ def test_settings_are_functions_of_key_candidate_and_name():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: draw_settings(-1, SPACE, KEYS[0]), "candidate must be a number from 0"),
+        (lambda: draw_settings(-1, SPACE, KEYS[0]), "candidate must be at least 0"),
         (lambda: draw_settings(0, {"views": (1, 2)}, KEYS[0]), "the space of 'views' is not a rule to draw from"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(call, words):
+    with pytest.raises(SfumatoError, match=words):
+        call()
+
+
+@given(low=st.floats(1e-6, 1e3), ratio=st.floats(1.001, 1e6), seed=st.integers(0, 1000))
+def test_bounds_hold(low, ratio, seed):
+    generator = np.random.default_rng(seed)
+    high = low * ratio
+    assert low <= Uniform(low=low, high=high).value(generator) <= high
+    assert low * (1 - 1e-12) <= LogUniform(low=low, high=high).value(generator) <= high * (1 + 1e-12)
+
+
+def test_values_of_a_choice_are_given_back_as_they_are():
+    generator = np.random.default_rng(0)
+    assert {Choice(values=(None, 3, "adam")).value(generator) for _ in range(50)} == {None, 3, "adam"}
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: Choice(values=()), "values must be a non-empty tuple"),
+        (lambda: Choice(values="sgd"), "values must be a non-empty tuple"),
+        (lambda: Uniform(low=1, high=1), "low must be below high"),
+        (lambda: Uniform(low=0, high=float("inf")), "high must be a finite number"),
+        (lambda: LogUniform(low=0, high=1), "low must be positive"),
+        (lambda: LogUniform(low=2, high=1), "low must be below high"),
+    ],
+)
+def test_rules_that_are_none_are_refused(call, words):
     with pytest.raises(SfumatoError, match=words):
         call()

@@ -7,19 +7,24 @@ import re
 import numpy as np
 from PIL import Image
 
-from sfumato.report import Neighbour, NeighbourQuery, neighbours, png
+from sfumato.report import png
+from sfumato.report.plots.drawing import render
 
 
 def image(value, side=8, channels=1):
     return np.full((side, side, channels), value, dtype=np.uint8)
 
 
+def neighbours(rows):
+    return render("neighbours.html.jinja", embedding={"neighbours": rows})
+
+
 def row(name="a <b>", side=8, channels=1):
     found = [
-        Neighbour(png=png(image(2, side, channels)), name=name, similarity=0.98765),
-        Neighbour(png=png(image(3, side, channels)), name="c & d", similarity=0.9),
+        {"png": png(image(2, side, channels)), "name": name, "similarity": 0.98765},
+        {"png": png(image(3, side, channels)), "name": "c & d", "similarity": 0.9},
     ]
-    return NeighbourQuery(png=png(image(1, side, channels)), name=name, found=found)
+    return {"png": png(image(1, side, channels)), "name": name, "found": found}
 
 
 def test_each_line_holds_the_image_and_what_was_found_in_their_order():

@@ -131,20 +131,6 @@ def test_epsilon_is_put_in_a_word_but_never_for_a_seeded_run(facts, epsilon, wor
     assert "is called" not in page(facts(statement=by_a_seed(facts), attack=None))
 
 
-def test_a_loss_that_rises_while_accuracy_does_not_fall_is_explained(facts):
-    def rows(last: float, accuracy: float):
-        return [
-            {"step": 10, "loss": 2.0, "accuracy": 0.5},
-            {"step": 20, "loss": 1.0, "accuracy": 0.8},
-            {"step": 30, "loss": last, "accuracy": accuracy},
-        ]
-
-    words = "After step 20 the loss rises although accuracy does not fall"
-    assert words in page(facts(metrics=rows(1.2, 0.81)))
-    for last, accuracy in ((1.05, 0.81), (1.2, 0.79)):
-        assert "the loss rises" not in page(facts(metrics=rows(last, accuracy)))
-
-
 def test_the_public_page_depends_on_nothing_that_was_measured_on_private_data(facts, evaluation):
     text = page(facts(), public=True)
     assert "Left out of this version" in text

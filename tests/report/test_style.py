@@ -7,8 +7,7 @@ import matplotlib
 import pytest
 
 from sfumato.report import curve_of_budgets, sweep_panels
-from sfumato.report.plots.drawing import render
-from sfumato.report.style import DARK, LIGHT, PAPER, stylesheet
+from sfumato.report.plots.drawing import DARK, LIGHT, PAPER, render, stylesheet
 from studies import more_users, pairs
 
 FILES = {

@@ -9,6 +9,7 @@ from torch import nn
 
 from sfumato import SfumatoError, optim
 from sfumato.randomness import NoiseState
+from sfumato.runs import pins
 from sfumato.runs.checkpoint import Checkpoint, read_safetensors, to_bytes
 
 
@@ -109,3 +110,23 @@ def test_what_json_cannot_hold_is_refused(tmp_path):
     with pytest.raises(SfumatoError, match="holds a object"):
         Checkpoint.of(0, module, {}, optimizer, run="a").save(tmp_path / "checkpoint.safetensors")
     assert not list(tmp_path.iterdir())
+
+
+# -- what a run records of its machine, and the digest of what a model computes -------------------------------------
+
+
+def test_a_variable_that_changes_rounding_is_recorded(monkeypatch):
+    monkeypatch.delenv("MKL_CBWR", raising=False)
+    before = pins.environment()
+    monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
+    assert pins.environment() == before | {"variable MKL_CBWR": "COMPATIBLE"}
+
+
+def test_a_models_digest_is_that_of_what_it_computes_whatever_its_weights():
+    rows = torch.linspace(-1, 1, 6).reshape(2, 3)
+
+    def digest(activation: nn.Module) -> str:
+        return pins.model_digest(nn.Sequential(nn.Linear(3, 2), activation), rows)
+
+    assert digest(nn.ReLU()) == digest(nn.ReLU())
+    assert digest(nn.ReLU()) != digest(nn.Tanh())

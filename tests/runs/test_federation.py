@@ -126,7 +126,7 @@ def test_who_left_when(at, capsys):
     assert [one["common_rounds"] for one in found["sites"]] == [1, 1, 1, 1]  # all began with the same weights
     assert found["sites"][3]["verification"] == "not finished"
     assert found["together"][0]["sites"] == 3
-    assert "nothing is promised for them: unfinished." in found["sentences"][1]
+    assert "they have no guarantee: unfinished." in found["sentences"][1]
     assert [one["common_rounds"] for one in asked(capsys, "a", "b")["sites"]] == [2, 2]
 
 
@@ -141,7 +141,7 @@ def test_a_seeded_run_promises_nothing(at, capsys):
     assert found["holds"]
     assert [one["promise"] == "none" for one in found["sites"]] == [False, True]
     assert found["together"][0]["sites"] == 1
-    assert "nothing is promised for them: seeded." in found["sentences"][1]
+    assert "they have no guarantee: seeded." in found["sentences"][1]
 
 
 def test_what_a_site_sends_is_enough_and_what_is_changed_fails(at, sent, capsys):
@@ -204,5 +204,5 @@ def test_what_is_no_federation_is_refused(at, tmp_path):
         pass
     with pytest.raises(SfumatoError, match="is the run of no federation"):
         read_federation(["a", tmp_path / "alone"])
-    with pytest.raises(SfumatoError, match=r"page must end with \.html"):
+    with pytest.raises(SfumatoError, match=r"page must be a \.html file"):
         Federation(what=("a", "b"), page="page.txt").run()

@@ -7,10 +7,9 @@ import pytest
 
 from sfumato import SfumatoError, verify
 from sfumato.privacy import ledger
-from sfumato.runs import signature
+from sfumato.runs import verdict as verdicts
 from sfumato.runs.directory import file_hash
-from sfumato.runs.signature import new_key
-from sfumato.runs.verdict import sign
+from sfumato.runs.verdict import new_key, sign
 from tests.runs.test_verdict import conclude_with, edit_json
 
 
@@ -46,7 +45,7 @@ def test_the_signed_bytes_are_those_that_the_documentation_names(signed, key):
     assert said["statement"] == file_hash(signed / "statement.json")
     assert said["ledger"] == ledger.read(signed / "ledger.jsonl")[-1].hash
     content = json.dumps(said, sort_keys=True, separators=(",", ":")).encode()
-    signature.public_key(key.with_name("key.pub")).verify(bytes.fromhex(written["signature"]), content)
+    verdicts.public_key(key.with_name("key.pub")).verify(bytes.fromhex(written["signature"]), content)
 
 
 def test_the_key_is_its_owner_s_alone_and_its_public_half_is_not(key, tmp_path):
@@ -81,7 +80,7 @@ def test_its_fields_made_to_fit_are_no_signature(signed, key):
     conclude_with(signed, json.loads((signed / "statement.json").read_text()))
     path = signed / "signature.json"
     path.write_text(
-        json.dumps({**json.loads(path.read_text()), **signature.signed_fields(signature.RunDirectory(signed))})
+        json.dumps({**json.loads(path.read_text()), **verdicts.signed_fields(verdicts.RunDirectory(signed))})
     )
     assert "is not one by this key" in line_of(signed, key)
 
@@ -92,7 +91,7 @@ def test_a_signature_by_another_is_refused(signed, tmp_path):
     assert "it is signed by the key" in line_of(signed, other)
     path = signed / "signature.json"
     data = json.loads(path.read_text())
-    path.write_text(json.dumps({**data, "public_key": signature._digits(signature.public_key(tmp_path / "other.pub"))}))
+    path.write_text(json.dumps({**data, "public_key": verdicts._digits(verdicts.public_key(tmp_path / "other.pub"))}))
     assert "is not one by this key" in line_of(signed, other)
 
 
@@ -117,7 +116,7 @@ def test_keys_that_are_none_or_that_others_may_read_are_refused(copy, key, tmp_p
         verify(copy, signer=tmp_path / "absent")
     (tmp_path / "owner.key").write_text("00" * 32)
     (tmp_path / "owner.key").chmod(0o600)
-    with pytest.raises(SfumatoError, match=r"holds no signing key; .* the owner's key signs nothing"):
+    with pytest.raises(SfumatoError, match=r"holds no signing key .* the owner's key signs nothing"):
         sign(copy, tmp_path / "owner.key")
     with pytest.raises(SfumatoError, match="holds no public key"):
         verify(copy, signer=key)

@@ -8,8 +8,7 @@ import pytest
 
 from sfumato import open_source, owner_key, set_budget, train
 from sfumato.cli import main
-from sfumato.privacy import PrivateChoice
-from sfumato.runs import summaries
+from sfumato.privacy import PrivacyPlan, PrivateChoice
 from sfumato.runs.owner import uses
 from sfumato.runs.owner.lines import DataIdentity
 
@@ -92,7 +91,7 @@ def test_data_that_no_run_is_known_to_have_used(at, tmp_path, capsys):
 def test_what_is_no_run(at, monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("SFUMATO_HOME", str(tmp_path))
     source = open_source(f"npz:{at / 'people.npz'}", owner_key=owner_key())
-    plan = summaries.PrivacyPlan.calibrate(examples=100, batch_size=100, steps=5, epsilon=1.0, delta=1e-5)
+    plan = PrivacyPlan.calibrate(examples=100, batch_size=100, steps=5, epsilon=1.0, delta=1e-5)
     data = DataIdentity.from_source(source)
     uses.record(data, plan, run="own", name="somewhere")
     uses.record_choice(data, PrivateChoice(epsilon=0.5, candidates=3))

@@ -12,7 +12,7 @@ from torch import nn
 
 from sfumato.data import Transform
 from sfumato.runs import Loaded
-from sfumato.runs.reading import Reading
+from sfumato.runs.loaded import Reading
 
 SAID = {
     "sentence": "This model is (3, 1e-05)-differentially private.",
@@ -46,12 +46,17 @@ class Dark(nn.Module):
         return torch.stack([-level, level], 1)
 
 
-@pytest.fixture
-def loaded() -> Loaded:
+def dark() -> Loaded:
+    """The model that tells dark images from light ones."""
     transform = Transform(size=8, channels=1)
     return Loaded(
         module=Dark(), transform=transform, reading=Reading(classes=("dark", "light"), loss="softmax"), statement=Said()
     )
+
+
+@pytest.fixture
+def loaded() -> Loaded:
+    return dark()
 
 
 @pytest.fixture(scope="session")
@@ -66,7 +71,7 @@ def png():
     return made
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def serving():
     """Serve a model, with limits or a key; gives host and port, and the service. At its end it waits for nobody."""
     pytest.importorskip("uvicorn", reason="sfumato[serve] is not installed")

@@ -19,6 +19,7 @@ import torch
 
 from sfumato.data import Tokens
 from sfumato.serving.service import ApiKey
+from tests.serving.conftest import dark
 
 httpx = pytest.importorskip("httpx", reason="sfumato[test] is not installed whole")
 PNG = {"content-type": "image/png"}
@@ -175,30 +176,10 @@ def test_bad_content_is_refused_in_one_line(shared, content, kind, status, words
 
 
 @pytest.fixture(scope="module")
-def shared():
+def shared(serving):
     """A client of one server for many bad requests."""
-    pytest.importorskip("uvicorn", reason="sfumato[serve] is not installed")
-    from sfumato.data import Transform
-    from sfumato.privacy import NoGuarantee
-    from sfumato.runs import Loaded
-    from sfumato.runs.reading import Reading
-    from sfumato.serving import Service
-    from sfumato.serving.server import open_listener, serve, server
-
-    model = Loaded(
-        module=torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 2)),
-        transform=Transform(size=8, channels=1),
-        reading=Reading(classes=("a", "b"), loss="softmax"),
-        statement=NoGuarantee(published=False),
-    )
-    ready, listener = server(Service(model)), open_listener("127.0.0.1", 0)
-    place = listener.getsockname()
-    thread = threading.Thread(target=serve, args=(ready, listener))
-    thread.start()
-    with httpx.Client(verify=False, base_url=url(place)) as client:
+    with serving(dark()) as (place, _), httpx.Client(verify=False, base_url=url(place)) as client:
         yield client
-    ready.should_exit = True
-    thread.join()
 
 
 def test_one_bad_image_among_good_ones_of_others_is_its_own_affair(serving, loaded, png):

@@ -67,7 +67,7 @@ def test_a_model_without_batch_norm_is_refused(digits):
         printed.train(model("group"), images, labels, images, PLAN, learning_rate=0.5, seed=0)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60)
 @given(
     values=st.lists(st.floats(0, 1, width=32), min_size=2, max_size=12), other=st.floats(0, 1, width=32), c=st.just(3.0)
 )

@@ -1,13 +1,10 @@
 """Weights of De et al.'s released Wide-ResNets, against their definition in Haiku's names and layouts, in NumPy."""
 
-import re
-
 import numpy as np
 import pytest
 import torch
 
 from sfumato._checks import SfumatoError
-from sfumato.cli import main
 from sfumato.models import create
 from sfumato.models.networks.resnets import WideResNet
 from studies.haiku import convert, read_haiku
@@ -134,24 +131,3 @@ def test_other_archives_are_refused(tmp_path, change, message):
     change(parameters)
     with pytest.raises(SfumatoError, match=message):
         create("wrn-10-1,form=de2022", classes=5, channels=3, size=8, pretrained=converted(tmp_path, parameters))
-
-
-def test_the_network_of_appendix_c_1_does_not_take_them(tmp_path):
-    path = converted(tmp_path, published(np.random.default_rng(0), depth=10, width=1, classes=5))
-    with pytest.raises(SfumatoError, match=re.escape("blocks.0.conv1.gain is not in the model")):
-        create("wrn-10-1", classes=5, channels=3, size=8, pretrained=path)
-
-
-def test_a_file_that_is_no_archive_is_refused(tmp_path):
-    (tmp_path / "theirs.npz").write_bytes(b"\x80\x04}")
-    with pytest.raises(SfumatoError, match="cannot be read as an npz archive of numbers"):
-        read_haiku(tmp_path / "theirs.npz")
-
-
-def test_a_run_starts_from_them(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    converted(tmp_path, published(np.random.default_rng(0), depth=10, width=1, classes=5, channels=1))
-    options = "--model wrn-10-1,form=de2022 --pretrained theirs.safetensors --trainable classifier --steps 1 "
-    options += "--noise-multiplier 4"
-    assert main(["train", "digits", *options.split(), "--views", "1", "--output", "run"]) == 0
-    assert (tmp_path / "run" / "model.safetensors").is_file()

@@ -7,7 +7,7 @@ import dp_accounting
 import pytest
 
 from sfumato import FullBatch, PrivacyPlan, SfumatoError
-from sfumato.privacy import BandedToeplitz, FixedOrder, Tree, User
+from sfumato.privacy import User
 from studies.extrapolation import epsilon_of_rounds, extrapolate
 
 SIMULATED = PrivacyPlan.calibrate(
@@ -33,29 +33,6 @@ def test_fewer_participants_would_not_do():
     )
     assert less.epsilon(accountant="rdp") > 2.0
     assert row.zcdp is None
-
-
-@pytest.mark.parametrize(
-    "mechanism", [Tree(noise_multiplier=4.0), BandedToeplitz(noise_multiplier=4.0, coefficients=(1.0, 0.5))]
-)
-def test_without_sampling_gaps_grow_with_the_users(mechanism):
-    order = PrivacyPlan(
-        population=6800,
-        participation=FixedOrder(batch_size=256),
-        mechanism=mechanism,
-        steps=200,
-        delta=1e-4,
-        unit=User(clients=True),
-    )
-    rows = extrapolate(order, epsilons=(2.0, 8.0), populations=(1_000_000, 10_000_000), delta=1e-8)
-    for row in rows:
-        assert row.plan.epsilon(accountant=row.accountant) <= row.epsilon
-        assert row.zcdp == pytest.approx(row.plan.loss.renyi([2.0])[0] / 2)
-    exact, by_zcdp = ([row for row in rows if row.accountant == name] for name in ("pld", "rdp"))
-    assert all(one.batch_size <= other.batch_size for one, other in zip(exact, by_zcdp, strict=True))
-    few, many = exact[0], exact[2]
-    assert few.epsilon == many.epsilon
-    assert few.batch_size >= many.batch_size
 
 
 def test_rounds_of_a_size_come_to_what_an_accountant_elsewhere_says():

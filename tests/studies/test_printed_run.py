@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from sfumato import RunKey, SfumatoError, load, models
+from sfumato.cli import main
 from sfumato.experiment import Experiment
 from sfumato.randomness import NoiseState, Sampler
-from sfumato.runs.directory import RunDirectory
 from sfumato.training import loop
 from studies import algorithm_1 as printed
 from studies import printed_run
@@ -82,15 +82,6 @@ def test_killed_and_resumed_it_has_the_same_bytes(run, digits, tmp_path, killed_
         assert (tmp_path / "run" / name).read_bytes() == (run.directory / name).read_bytes()
 
 
-def test_another_plan_does_not_go_on_with_it(digits, tmp_path, killed_at):
-    with killed_at(4) as patch:
-        patch.setattr(loop, "CHECKPOINT_SECONDS", 1e-9)
-        trained(tmp_path / "run", digits)
-    with pytest.raises(SfumatoError, match="plan"):
-        trained(tmp_path / "run", digits, epsilon=None, noise_multiplier=9.0)
-    assert not RunDirectory(tmp_path / "run").finished
-
-
 @pytest.mark.parametrize(
     ("choices", "refusal"),
     [
@@ -109,3 +100,27 @@ def test_what_the_paper_has_not_is_refused(digits, tmp_path, choices, refusal):
 def test_private_data_are_refused(digits, tmp_path):
     with pytest.raises(SfumatoError, match="has no guarantee, but this digits source is private; declare it public"):
         trained(tmp_path / "run", replace(digits, public=False))
+
+
+CHOSEN = "printed digits --model lenet-300-100,norm=batch --public-data digits"
+
+
+def test_it_is_trained_and_promises_nothing(study, workplace, capsys):
+    asked = f"{CHOSEN} --public-examples 4 --noise-multiplier 8 --batch-size 16 --steps 2 --output run"
+    found = json.loads(study(f"{asked} --json"))
+    assert found["epsilon"] is None
+    assert "does not hold" in found["statement"]
+    assert main(["verify", "run"]) == 1
+    assert "has no guarantee" in capsys.readouterr().err
+    assert "is finished" in study(asked, status=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--loss sigmoid", "loss is not as in the printed algorithm; leave it out"),
+        ("--precision bfloat16", "--precision is given, but the printed algorithm does not use it"),
+    ],
+)
+def test_what_it_does_not_read_is_refused(options, words, workplace, study):
+    assert words in study(f"{CHOSEN} --epsilon 1 --steps 2 --batch-size 16 {options}", status=1)

@@ -46,9 +46,3 @@ def test_a_dry_run_says_what_each_run_is_and_stands_for(study, workplace):
     assert [row["simulated"]["batch_size"] for row in rows] == [32, 32]
     assert [row["full_size"]["batch_size"] for row in rows] == [256, 256]
     assert not Path("runs").exists()
-
-
-def test_private_data_are_refused(study, workplace):
-    said = study(f"simulate digits {QUICK} {VARIED} --private --factor 8", status=1)
-    assert "digits is private, and a simulated run spends far more" in said
-    assert not Path("runs").exists()

@@ -102,7 +102,7 @@ def test_a_search_goes_on_and_confirms_more(tmp_path, monkeypatch):
     assert [larger.simulate for larger in first.larger_runs] == [4]
     trained = []
     monkeypatch.setattr(
-        "sfumato.training.preparation.trial.execute",
+        "sfumato.training.trial.execute",
         lambda job, run, **how: trained.append(run.path) or execute(job, run),
     )
     again = simulation.simulate(TRIAL, RATES, 8, directory=tmp_path / "s", confirm=1)

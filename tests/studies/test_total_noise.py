@@ -6,7 +6,7 @@ import pytest
 from dp_accounting import dp_event, pld
 
 from sfumato import Gaussian, Poisson, PrivacyPlan, SfumatoError
-from sfumato.privacy import FullBatch, QuantileClipping, User
+from sfumato.privacy import FullBatch, QuantileClipping
 from sfumato.privacy.planning.by_name import request_by_names
 from studies.total_noise import law_violation, scaled_plan, total_noise
 
@@ -61,15 +61,6 @@ def test_a_full_batch_becomes_a_poisson_sample():
     assert small.participation == Poisson(batch_size=100)
     assert small.sampling_probability == pytest.approx(0.1)
     assert small.epsilon() > full.epsilon()
-
-
-def test_of_users_the_same_holds():
-    users = PrivacyPlan.calibrate(
-        examples=2000, batch_size=400, steps=50, noise_multiplier=12.0, delta=1e-5, unit=User(at_most=5)
-    )
-    small = scaled_plan(users, 4)
-    assert (small.unit, small.expected_batch_size, small.noise_multiplier) == (users.unit, 100, 3.0)
-    assert small.epsilon() > users.epsilon()
 
 
 def planned(**pair) -> PrivacyPlan:

@@ -2,11 +2,19 @@
 
 import json
 import stat
+from dataclasses import replace
 
 import pytest
+import torch
+from torch import nn
 
 from sfumato import SfumatoError, open_source, owner_key
+from sfumato.experiment import Settings
+from sfumato.randomness import RunKey
+from sfumato.training import pretraining
+from sfumato.training.job import PublicTraining
 from studies.weight_noise import study as module
+from studies.weight_noise.course import noisy_parameters, sampled_weights, train_noisy
 from studies.weight_noise.design import Design
 from studies.weight_noise.results import make_cells
 from studies.weight_noise.study import noise_study
@@ -165,3 +173,33 @@ def test_the_slow_down_is_how_much_later_the_share_of_the_noiseless_accuracy_is_
     assert found.cell("m", 1.0).slowdown == pytest.approx(7.5 / 1.5)
     assert found.cell("m", 2.0).slowdown is None
     assert study_of({1.0: [slow]}, spots).cell("m", 1.0).slowdown is None
+
+
+@pytest.fixture(scope="module")
+def shown(spots):
+    return replace(spots, public=True)
+
+
+def job_for(source, *, model="linear", steps=8, rate=0.1, optimizer="adam", seed=1):
+    settings = Settings(model=model, optimizer=optimizer, learning_rate=rate, ema=0.0)
+    training = PublicTraining(settings=settings, steps=steps, batch_size=50)
+    return pretraining.prepare(source, training, threads=1, key=RunKey.from_seed(seed))
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def test_every_draw_is_another_and_the_same_generator_draws_the_same():
+    layer, seen = nn.Linear(4, 4), []
+    for seed in (0, 0, 1):
+        with sampled_weights(noisy_parameters(layer), 1.0, generator(seed)):
+            seen.append(layer.weight.detach().clone())
+    assert torch.equal(seen[0], seen[1])
+    assert not torch.equal(seen[0], seen[2])
+
+
+def test_training_that_diverges_ends_there_and_counts_as_nothing_right(shown):
+    took = train_noisy(job_for(shown, model="lenet-300-100"), 1e30)
+    assert took.diverged == 0
+    assert took.accuracy == 0.0

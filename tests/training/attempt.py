@@ -90,7 +90,7 @@ def check_once() -> None:
 
 
 def serve(requests: str, answers: str) -> None:
-    """Answer requests, one JSON object a line: `warm` (no fork), `start` (gives a process id), `wait` (its status)."""
+    """Answer requests, one JSON object a line, by their exit status: `start` in a fork, `warm` in this process."""
     check_once()
     os.fsync = os.fstat  # what a killed process wrote is there without it; that it is called is counted all the same
     with open(requests) as asked, open(answers, "w") as answered:
@@ -98,16 +98,13 @@ def serve(requests: str, answers: str) -> None:
             print(json.dumps(answer(json.loads(line))), file=answered, flush=True)
 
 
-def answer(request: dict[str, Any]) -> Any:
-    """What a request is answered."""
+def answer(request: dict[str, Any]) -> int:
+    """The exit status of a request's command."""
     if "warm" in request:
         return attempt(**request["warm"])
-    if "start" in request:
-        if process := os.fork():
-            return process
-        os._exit(attempt(**request["start"]))
-    process, status = os.waitpid(request["wait"], 0 if request["block"] else os.WNOHANG)
-    return os.waitstatus_to_exitcode(status) if process else None
+    if process := os.fork():
+        return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    os._exit(attempt(**request["start"]))
 
 
 if __name__ == "__main__":

@@ -267,7 +267,7 @@ def test_the_clipped_gradient_on_features_is_that_of_the_whole_model(loss, views
         ({"views": 1, "flip": True}, "views must be 2 with crop central and flip"),
         ({"views": 0}, "views must be at least 1"),
         ({"crop_area": 0.05}, "crop_area is 0.05, but crop central has no random crops; give crop=inception"),
-        ({"crop": "inception", "crop_area": 1.5}, "crop_area must be a share"),
+        ({"crop": "inception", "crop_area": 1.5}, "crop_area must be at most 1"),
     ],
 )
 def test_views_that_cannot_be_shown_are_refused(showing, words):

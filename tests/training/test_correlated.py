@@ -6,15 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 from safetensors.torch import load_file
 
-from sfumato import ClippedGradient, Noise, PrivacyPlan, Run, RunKey, SfumatoError, load, train, verify
-from sfumato.observers.observer import Observer
+from sfumato import PrivacyPlan, Run, load, train, verify
 from sfumato.privacy.planning.by_name import request_by_names
-from sfumato.runs.checkpoint import read_safetensors, to_bytes
 from sfumato.training import loop
 from sfumato.training.step import PrivateStep
+from tests.killed import killed
 
 PLAIN = {"learning_rate": 0.5, "threads": 1, "seed": 3, "device": "cpu"}
 STEPS = 9
@@ -25,21 +23,6 @@ PAIRS = {
     "cyclic": {"participation": "cyclic", "groups": 3},
     "drifting": {"drift": 4, "drift_shape": "cosine", "drift_groups": ("1", "2"), "drift_size": 100},
 }
-
-
-class KilledError(BaseException):
-    """Ends the process's work, as a kill would."""
-
-
-class Killing(Observer):
-    """Ends the run after so many steps, once a checkpoint stands."""
-
-    def __init__(self, at: int) -> None:
-        self.at = at
-
-    def on_step_end(self, step: int) -> None:
-        if step == self.at:
-            raise KilledError
 
 
 @functools.cache
@@ -63,8 +46,8 @@ def test_a_killed_run_ends_with_the_same_bytes(name, trained, tmp_path, monkeypa
     whole = trained(name, "whole")
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
     for at in (2, 5):  # within a tree and within bands, and again after that
-        with pytest.raises(KilledError):
-            trained(name, "killed", observers=(Killing(at),))
+        with killed(PrivateStep, "__call__", lambda _, step, *rest, at=at: step == at):
+            trained(name, "killed")
         remembered = [key for key in load_file(tmp_path / "killed" / "checkpoint.safetensors") if "noise." in key]
         assert bool(remembered) == (planned(name).mechanism.buffers(STEPS) > 0)
     resumed = trained(name, "killed")
@@ -75,17 +58,6 @@ def test_a_killed_run_ends_with_the_same_bytes(name, trained, tmp_path, monkeypa
     assert set(load_file(resumed.directory / "model.safetensors")) == set(load(resumed.directory).module.state_dict())
     verdict = verify(resumed.directory)
     assert verdict.holds, verdict
-
-
-def test_a_killed_run_without_its_noise_is_not_resumed(trained, tmp_path, monkeypatch):
-    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
-    with pytest.raises(KilledError):
-        trained("banded", "killed", observers=(Killing(4),))
-    place = tmp_path / "killed" / "checkpoint.safetensors"
-    tensors, metadata = read_safetensors(place)
-    place.write_bytes(to_bytes({key: value for key, value in tensors.items() if "noise." not in key}, metadata))
-    with pytest.raises(SfumatoError, match="the noise's state does not hold what BandedToeplitz remembers"):
-        trained("banded", "killed")
 
 
 def test_the_statement_names_pair_and_adjacency(trained):
@@ -102,20 +74,3 @@ def test_epsilon_is_shown_as_it_grows(trained):
     spent = [row["epsilon"] for row in rows]
     assert spent == sorted(spent)
     assert spent[0] < spent[-1] == pytest.approx(run.statement.epsilon)
-
-
-def test_a_step_after_the_last_is_refused():
-    plan = planned("banded")
-    gradient = ClippedGradient(torch.nn.Linear(3, 2), torch.nn.functional.cross_entropy, max_norm=1.0)
-    noise = Noise(plan.mechanism, max_norm=1.0, key=RunKey.from_seed(0))
-    step = PrivateStep(plan=plan, gradient=gradient, noise=noise)
-    with pytest.raises(SfumatoError, match=r"step must lie between 0 and 8"):
-        step(STEPS, (), noise.begin())
-
-
-def test_a_budget_and_a_mechanism_are_enough(spots, tmp_path):
-    run = train(
-        "linear", spots, directory=tmp_path / "run", epsilon=3.0, mechanism="banded", steps=8, batch_size=50, **PLAIN
-    )
-    assert 2.9 < run.statement.epsilon <= 3.0
-    assert type(run.statement.plan.mechanism).__name__ == "BandedToeplitz"

@@ -24,10 +24,10 @@ from sfumato.runs.checkpoint import (
 )
 from sfumato.runs.directory import RunDirectory
 from sfumato.training import loop
-from sfumato.training.parts import kept_weights
+from sfumato.training.conclusion import releases
 from sfumato.training.preparation.from_record import finish_early
 from sfumato.training.preparation.prepare import prepare
-from sfumato.training.preparation.start import recorded_key, recorded_performance
+from sfumato.training.preparation.start import Start
 from tests.killed import killed
 
 SETTINGS = Settings(model="linear", learning_rate=0.5, optimizer="sgd", momentum=0.0, ema=0.0, seed=3)
@@ -94,7 +94,7 @@ def test_a_run_that_is_ended_early_keeps_none_of_later_steps(source, plan, tmp_p
         trained(source, plan, tmp_path / "run", keep=12)
     run = RunDirectory(tmp_path / "run")
     assert kept_files(run)
-    job = prepare(None, source, plan, SETTINGS, recorded=recorded_performance(run), key=recorded_key(run), keep=12)
+    job = prepare(None, source, plan, SETTINGS, Start.for_run(run), keep=12)
     ended = finish_early(job, run)
     assert all(step <= ended.steps for step in kept_files(run))
     assert ended.statement.circumstances.kept == tuple(kept_files(run))
@@ -172,7 +172,7 @@ def test_they_are_the_trained_parameters_and_nothing_else(source, tmp_path, monk
 
 def test_verify_compares_the_steps_of_statement_and_ledger(source, plan, tmp_path, monkeypatch):
     hashes = hashes_of_kept
-    monkeypatch.setattr(kept_weights, "hashes_of_kept", lambda run, steps: hashes(run, sorted(steps)[:-1]))
+    monkeypatch.setattr(releases, "hashes_of_kept", lambda run, steps: hashes(run, sorted(steps)[:-1]))
     trained(source, plan, tmp_path / "run", keep=4)
     kept_path(RunDirectory(tmp_path / "run"), 12).unlink()
     assert "the statement names steps 6, 8, 11, 12, the ledger 6, 8, 11" in verify(tmp_path / "run").line

@@ -217,7 +217,6 @@ def test_a_module_of_ones_own_gives_logits_for_each_word(source, tmp_path):
         ({"class_prevalence": {"the": 0.5, "a": 0.5}}, "`class_prevalence` needs one class|class_prevalence needs one"),
         ({"report_epsilon": 1.0}, "report_epsilon 1 needs one class for each record"),
         ({"normalisation": "group"}, "normalisation group is for images"),
-        ({"loss": nn.CrossEntropyLoss()}, "a loss of your own needs one class for each record"),
     ],
 )
 def test_what_is_of_classes_is_refused(choice, match, source, tmp_path):

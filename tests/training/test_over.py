@@ -26,7 +26,7 @@ from sfumato.training.preparation.estimate import average_bytes
 from sfumato.training.preparation.from_record import finish_early
 from sfumato.training.preparation.prepare import prepare
 from sfumato.training.step import PrivateStep
-from sfumato.training.steps import PrivateTrainingSteps, PublicSteps
+from sfumato.training.steps import PublicSteps, private_training_steps
 from tests.killed import killed
 
 STEPS = 7
@@ -70,7 +70,7 @@ def copied(module: nn.Module) -> Weights:
     return {name: value.detach().clone() for name, value in module.named_parameters() if value.requires_grad}
 
 
-def taken(job: Job, place: Path, monkeypatch: pytest.MonkeyPatch, kind: Any = PrivateTrainingSteps) -> Any:
+def taken(job: Job, place: Path, monkeypatch: pytest.MonkeyPatch, kind: Any = private_training_steps) -> Any:
     """All steps of a job: what it released, the weights after each step from theta_0 on, and its watched steps."""
     thetas, descend = [copied(job.module)], loop.descend
 
@@ -183,7 +183,7 @@ LATER = {**UTA, "aggregate_from": 2}
 )
 def test_every_kind_of_step_is_taken_at_the_aggregate(what, choices, arrays, spots, tmp_path, monkeypatch):
     """The gradient of step t is what a run without aggregates computes at f_agg, to the bit."""
-    source, kind, chosen = spots, PrivateTrainingSteps, settings(model="lenet-300-100", views=2, shift=1, **choices)
+    source, kind, chosen = spots, private_training_steps, settings(model="lenet-300-100", views=2, shift=1, **choices)
     plan = example_plan()
     if what == "tree":
         plan = example_plan(mechanism=Tree(noise_multiplier=1.0), participation=FixedOrder(batch_size=40))
@@ -294,13 +294,13 @@ def test_every_choice_is_in_the_record():
     [
         ({"aggregate": "opa"}, "aggregate must be"),
         ({"aggregate": "ema"}, r"ema is 0 \(no moving average\)"),
-        ({"aggregate": "uta", "ema": 0.9}, "releases the mean of the last weights, but ema is 0.9"),
+        ({"aggregate": "uta", "ema": 0.9}, "aggregate is uta, but ema is 0.9"),
         ({"aggregate": "ema", "ema": 0.9, "aggregate_last": 3}, "aggregate_last is 3, but a moving average covers all"),
         ({"aggregate_last": 3}, "aggregate_last given, but gradients are not taken at an average"),
         ({"aggregate_from": 3, "aggregate_restart": True}, "aggregate_from and aggregate_restart given, but"),
         ({"aggregate": "uta", "aggregate_last": 0}, "aggregate_last must be"),
-        ({"aggregate": "uta", "aggregate_from": -1}, "aggregate_from must be a step number"),
-        ({"aggregate": "uta", "aggregate_from": 1.5}, "aggregate_from must be a step number"),
+        ({"aggregate": "uta", "aggregate_from": -1}, "aggregate_from must be at least 0"),
+        ({"aggregate": "uta", "aggregate_from": 1.5}, "aggregate_from must be a whole number"),
         ({"ema_form": "constant"}, "there is no moving average"),
         ({"ema_form": "cold", "ema": 0.9}, "ema_form must be"),
     ],

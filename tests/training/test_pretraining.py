@@ -23,7 +23,7 @@ from sfumato.training import run as running
 from sfumato.training.job import PublicTraining
 from sfumato.training.preparation import resume
 from sfumato.training.preparation.building import origins, origins_of, pretraining_digests, transform_for
-from sfumato.training.preparation.start import recorded_key, recorded_performance
+from sfumato.training.preparation.start import Start
 from sfumato.training.steps import PublicSteps
 from sfumato.training.workers import Workers
 
@@ -53,10 +53,8 @@ def tuned(source, plan, place, **choices):
 
 
 def job_for(source, training, place=None):
-    run = RunDirectory(place) if place else None
-    recorded = recorded_performance(run) if run and run.exists else None
-    key = recorded_key(run) if run and run.exists else None
-    return pretraining.prepare(source, training, threads=1, recorded=recorded, key=key)
+    start = Start.for_run(RunDirectory(place), threads=1) if place else Start(threads=1)
+    return pretraining.prepare(source, training, start=start)
 
 
 @pytest.fixture(scope="module")
@@ -411,7 +409,7 @@ def test_weights_that_are_not_there_are_refused(pretrained, spots, plan, tmp_pat
     copied = pretrained.directory
     (copied / "model-last.safetensors").unlink()
     for given, words in [
-        ({"pretrained": str(copied)}, "pretrained_weights is last, and .* holds no file of such weights"),
+        ({"pretrained": str(copied)}, "pretrained_weights is last, and .* is no run directory with such weights"),
         ({"pretrained": str(copied / "model.safetensors")}, "is no run directory"),
         ({"pretrained": "timm"}, "pretrained_weights is last, but pretrained is timm"),
         ({}, "pretrained_weights is last, but pretrained is not given"),

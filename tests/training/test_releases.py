@@ -23,9 +23,9 @@ from sfumato.training.step import PrivateStep
 STEPS, RECORDS = 6, 60
 
 
-def data(scale=1.0):
+def data():
     generator = torch.Generator().manual_seed(1)
-    return scale * torch.randn(RECORDS, 4, generator=generator), torch.arange(RECORDS) % 3
+    return torch.randn(RECORDS, 4, generator=generator), torch.arange(RECORDS) % 3
 
 
 class Seen(nn.Module):
@@ -54,7 +54,7 @@ def flat(model):
     return torch.cat([value.detach().flatten() for value in model.parameters()]).clone()
 
 
-def take(place, *, until=None, loss=F.cross_entropy, model=None, scale=1.0, if_changed="refuse", body=None, **options):
+def take(place, *, until=None, loss=F.cross_entropy, model=None, rate=None, if_changed="refuse", body=None, **options):
     model, found = model or Seen(), Taken()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     asked = {"public": True, **options}
@@ -62,12 +62,14 @@ def take(place, *, until=None, loss=F.cross_entropy, model=None, scale=1.0, if_c
         asked = {"steps": STEPS, "batch_size": 30, "noise_multiplier": 4.0, "delta": 1e-3, **asked}
     try:
         found.run = sfumato.private_steps(
-            model, optimizer, data(scale), loss, directory=place, if_changed=if_changed, threads=1, **asked
+            model, optimizer, data(), loss, directory=place, if_changed=if_changed, threads=1, **asked
         )
         for step in found.run:
             found.weights[step.number] = flat(model)
             if body is not None:
                 body(step, model)
+            if rate is not None:
+                optimizer.param_groups[0]["lr"] = rate
             if step.number == until:
                 break
     except SfumatoError as error:
@@ -131,6 +133,15 @@ def test_or_it_is_lost_and_the_run_goes_on_behind_what_is_paid(tmp_path, change)
     assert statement.circumstances.steps_lost == 3
     assert "the model after 6 steps, of which 3 moved it" in json.dumps(statement.to_dict())
     assert sfumato.verify(place).holds
+
+
+def test_a_step_that_would_be_taken_at_other_weights_is_lost(tmp_path):
+    """The body has changed the rate after the first step, so the third would start elsewhere."""
+    killed(tmp_path / "run", 3)
+    found = take(tmp_path / "run", if_changed="skip", rate=0.2)
+    assert sorted(found.weights) == [1, 2, 4, 5, 6]
+    assert lines(tmp_path / "run", "lost") == [{"first": 0, "last": 2}]
+    assert sfumato.verify(tmp_path / "run").holds
 
 
 def test_a_release_is_safe_on_disk_before_it_is_used_also_a_repeated_one(tmp_path, monkeypatch):

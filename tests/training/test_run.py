@@ -1,6 +1,7 @@
 """Training from Python: what comes out, what it leaves alone, and what is published."""
 
 import json
+import re
 import stat
 from dataclasses import replace
 
@@ -46,23 +47,16 @@ def test_the_run_directory_holds_what_the_documentation_says(one_run):
         assert stat.S_IMODE((one_run.directory / name).stat().st_mode) == 0o600
 
 
-def test_what_is_published_holds_no_path_clock_or_ledger_head(one_run, tmp_path_factory):
-    published = [
-        (one_run.directory / name).read_bytes() for name in ("model.safetensors", "statement.json", "ledger.jsonl")
-    ]
-    head = json.loads(published[2].splitlines()[-1])["hash"].encode()
-    for content in published[:2]:
-        assert head not in content
-        assert b"202" not in content[:8]
-    for content in published:
-        assert str(one_run.directory.parent).encode() not in content
-        assert b"spots" not in content
-
-
-def test_the_ledger_has_each_step_once_and_ends_with_the_model(one_run):
+def test_what_is_published_holds_no_path_clock_or_line_of_the_ledger(one_run):
+    """No date either, and not what the data are called."""
     entries = sfumato.privacy.ledger.read(one_run.directory / "ledger.jsonl")
-    assert [entry.kind for entry in entries] == ["begin", *["release"] * 12, "end"]
-    assert [entry.body["step"] for entry in entries[1:-1]] == list(range(12))
+    tensors, metadata = read_safetensors(one_run.directory / "model.safetensors")
+    published = (one_run.directory / "statement.json").read_text() + metadata[METADATA] + " ".join(tensors)
+    assert not re.search(r"/(?!classes)\w+/|\b20\d\d-\d\d|\d\d:\d\d", published)
+    assert not [entry for entry in entries if entry.hash in published]
+    for text in (published, (one_run.directory / "ledger.jsonl").read_text()):
+        assert str(one_run.directory.parent) not in text
+        assert "spots" not in text
 
 
 def test_the_model_is_read_back_and_predicts(one_run, spots):
@@ -213,13 +207,6 @@ def test_facts_read_from_the_data_are_named(spots, plan, options, tmp_path):
     run = train("linear", spots, plan, directory=tmp_path / "run", **options | {"seed": None})
     named = [line for line in run.statement.not_covered if "Read from the data" in line]
     assert len(named) == 4
-
-
-def test_batch_norm_is_refused_before_anything_is_spent(spots, plan, options, tmp_path):
-    module = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 4))
-    with pytest.raises(SfumatoError, match="BatchNorm2d"):
-        train(module, spots, plan, directory=tmp_path / "run", **options)
-    assert not (tmp_path / "run").exists()
 
 
 def test_runs_on_private_data_are_counted_and_on_public_data_not(spots, plan, options, tmp_path, home):

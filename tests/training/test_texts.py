@@ -115,22 +115,6 @@ def test_texts_that_are_numbers_have_nothing_to_show_beside_kept_weights(tmp_pat
     assert sfumato.load(run.directory).predict(np.array([3, 7, 9])).shape == (1, 2)
 
 
-def test_padded_steps_and_users(source, tmp_path):
-    for number, further in enumerate(
-        ({"participation": "truncated", "batch_size": 20, "steps": 1}, {"unit": "user", "batch_size": 5})
-    ):
-        run = sfumato.train(
-            "bilstm,embedding=3,hidden=2",
-            source,
-            directory=tmp_path / f"{number}",
-            noise_multiplier=40.0,
-            learning_rate=0.5,
-            **{"steps": 2, **further},
-            **QUICK,
-        )
-        assert run.steps > 0
-
-
 def test_a_list_of_words_travels_with_the_model(table, tmp_path):
     words = tmp_path / "words.txt"
     words.write_text("\n".join(sorted({*WORDS[0], *WORDS[1]})))

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 from scipy.special import betaincinv, log_ndtr, ndtr
 from scipy.stats import binom
 
-from sfumato._checks import SfumatoError, fraction, not_negative
+from sfumato._checks import fraction, not_negative, within
 
 
 def delta_of(mu: float, epsilon: float) -> float:
@@ -34,7 +33,7 @@ def epsilon_of(mu: float, delta: float) -> float:
     >>> round(epsilon_of(1.0, 1e-5), 4)
     4.3772
     """
-    delta, mu = fraction("delta", delta), not_negative("mu", mu)
+    delta, mu = fraction(delta=delta), not_negative(mu=mu)
     return bisect(lambda epsilon: delta_of(mu, epsilon) > delta)
 
 
@@ -44,7 +43,7 @@ def mu_of(epsilon: float, delta: float) -> float:
     >>> round(epsilon_of(mu_of(3.0, 1e-5), 1e-5), 6)
     3.0
     """
-    epsilon, delta = not_negative("epsilon", epsilon), fraction("delta", delta)
+    epsilon, delta = not_negative(epsilon=epsilon), fraction(delta=delta)
     return bisect(lambda mu: delta_of(mu, epsilon) < delta)
 
 
@@ -85,11 +84,7 @@ def epsilon_of_mixture(mu: float, q: float, steps: int, delta: float) -> float:
     return bisect(lambda epsilon: delta_at(epsilon) > delta)
 
 
-@overload
-def at_most(count: int, trials: int, alpha: float) -> float: ...
-@overload
-def at_most(count: ArrayLike, trials: ArrayLike, alpha: float) -> np.ndarray: ...
-def at_most(count, trials, alpha):
+def at_most(count: Any, trials: Any, alpha: float) -> Any:
     """Upper bound on the success probability after `count` successes in `trials`; fails with probability <= alpha.
 
     >>> round(at_most(0, 500, 0.025), 6)
@@ -101,11 +96,7 @@ def at_most(count, trials, alpha):
     return bound if bound.ndim else float(bound)
 
 
-@overload
-def at_least(count: int, trials: int, alpha: float) -> float: ...
-@overload
-def at_least(count: ArrayLike, trials: ArrayLike, alpha: float) -> np.ndarray: ...
-def at_least(count, trials, alpha):
+def at_least(count: Any, trials: Any, alpha: float) -> Any:
     """Lower bound on the success probability after `count` successes in `trials`; fails with probability <= alpha."""
     bound = 1 - np.asarray(at_most(np.asarray(trials) - np.asarray(count), trials, alpha))
     return bound if bound.ndim else float(bound)
@@ -185,9 +176,8 @@ class Bound:
     observations: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not self.epsilon >= 0:
-            raise SfumatoError(f"epsilon must not be negative, got {self.epsilon!r}", "pass 0 if nothing was shown")
-        fraction("confidence", self.confidence)
+        within(0, None, epsilon=self.epsilon, remedy="pass 0 if nothing was shown")
+        fraction(confidence=self.confidence)
 
     @property
     def proven(self) -> bool:

@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike
 from scipy.special import bdtr, ndtr, ndtri
 from scipy.stats import binom
 
-from sfumato._checks import SfumatoError, fraction, not_negative, positive, positive_integer
+from sfumato._checks import SfumatoError, fraction, not_negative, positive, positive_integer, within
 from sfumato.audit.bound import (
     Bound,
     at_least,
@@ -77,8 +77,9 @@ def white_box(
     values_in, values_out = np.asarray(included, float), np.asarray(observed_out, float)
     candidates = np.unique(np.atleast_1d(np.asarray(thresholds, float)))
     plain = two_worlds(values_in, values_out, delta=delta, confidence=confidence, threshold=candidates)
-    share, steps = (1 - fraction("confidence", confidence)) / len(candidates), positive_integer("steps", steps)
-    q, sizes = _probability(sampling_probability), (len(values_in), len(values_out))
+    share, steps = (1 - fraction(confidence=confidence)) / len(candidates), positive_integer(steps=steps)
+    q, sizes = positive(sampling_probability=sampling_probability), (len(values_in), len(values_out))
+    within(None, 1, sampling_probability=q, remedy="pass the plan's, or 1 for full batches")
     counts = {
         float(candidate): (int((values_in < candidate).sum()), int((values_out >= candidate).sum()))
         for candidate in candidates
@@ -86,7 +87,7 @@ def white_box(
     mu, threshold = max((mu_lower_bound(*pair, sizes, share, q), candidate) for candidate, pair in counts.items())
     fault = None
     if nominal_mu is not None:
-        nominal = positive("nominal_mu", nominal_mu)
+        nominal = positive(nominal_mu=nominal_mu)
 
         def noticed(factor: float) -> bool:
             alarm, hit = ndtr(-threshold / factor), ndtr((nominal - threshold) / factor)
@@ -190,17 +191,6 @@ def _composed(mu: float, q: float, steps: int, delta: float) -> float:
     return epsilon_of(mu * math.sqrt(steps), delta) if q == 1 else epsilon_of_mixture(mu, q, steps, delta)
 
 
-def _probability(value: float) -> float:
-    if value == 1:
-        return 1.0
-    try:
-        return fraction("sampling_probability", value)
-    except SfumatoError:
-        raise SfumatoError(
-            f"sampling_probability must lie in (0, 1], got {value!r}", "pass the plan's, or 1 for full batches"
-        ) from None
-
-
 def two_worlds(
     scores_in: ArrayLike,
     scores_out: ArrayLike,
@@ -232,9 +222,11 @@ def two_worlds(
     the scores are independent, identically distributed within a world, and functions of the release only.
     """
     world_in, world_out = _scores("scores_in", scores_in), _scores("scores_out", scores_out)
-    delta, alpha = not_negative("delta", delta), 1 - fraction("confidence", confidence)
+    delta, alpha = not_negative(delta=delta), 1 - fraction(confidence=confidence)
     if threshold is None:
-        first = _reserved(choosing, min(len(world_in), len(world_out)))
+        fewest = min(len(world_in), len(world_out))
+        first = fewest // 2 if choosing is None else positive_integer(choosing=choosing)
+        within(1, fewest - 1, choosing=first, remedy="pass more scores, or a threshold")
         tests = [_best_threshold(world_in[:first], world_out[:first], delta, alpha)]
         world_in, world_out = world_in[first:], world_out[first:]
     else:
@@ -254,7 +246,7 @@ def two_worlds(
 
     fault = None
     if nominal_epsilon is not None:
-        mu = mu_of(positive("nominal_epsilon", nominal_epsilon), max(delta, 1e-12))
+        mu = mu_of(positive(nominal_epsilon=nominal_epsilon), max(delta, 1e-12))
         fault = smallest_fault(lambda factor: expected_bound(factor) > nominal_epsilon)
     return Bound(
         epsilon=epsilon,
@@ -280,8 +272,8 @@ def largest_provable(runs: int, delta: float, confidence: float = 0.95) -> float
     >>> round(largest_provable(500, 1e-5), 2), round(largest_provable(1000, 1e-5), 2)
     (4.91, 5.6)
     """
-    runs, alpha = positive_integer("runs", runs), 1 - fraction("confidence", confidence)
-    return _bound(0, runs, 0, runs, not_negative("delta", delta), alpha)
+    runs, alpha = positive_integer(runs=runs), 1 - fraction(confidence=confidence)
+    return _bound(0, runs, 0, runs, not_negative(delta=delta), alpha)
 
 
 def _scores(name: str, values: ArrayLike) -> np.ndarray:
@@ -292,15 +284,6 @@ def _scores(name: str, values: ArrayLike) -> np.ndarray:
             "pass one number for each model",
         )
     return scores
-
-
-def _reserved(choosing: int | None, fewest: int) -> int:
-    first = fewest // 2 if choosing is None else positive_integer("choosing", choosing)
-    if not 0 < first < fewest:
-        raise SfumatoError(
-            f"choosing must leave scores in each world, got {first} of {fewest}", "pass more scores, or a threshold"
-        )
-    return first
 
 
 def _counts(world_in: np.ndarray, world_out: np.ndarray, threshold: float, above: bool) -> tuple[int, int, int, int]:

@@ -101,8 +101,11 @@ class NoiseAudit:
     def sentences(self) -> tuple[str, ...]:
         """What was checked, what was found, and the smallest faults that would have been detected."""
         each = "the only parameter" if self.parameters == 1 else f"each of the {self.parameters:,} parameters"
+        steps = f"{self.steps:,} steps of two runs"
+        if self.first_steps:
+            steps = f"the first steps of {self.steps:,} runs"
         checked = (
-            f"The noise of {each} was checked in {_steps_text(self.steps, self.first_steps)}: its scale, its largest "
+            f"The noise of {each} was checked in {steps}: its scale, its largest "
             f"values, and repeats between {'' if self.first_steps else 'steps, '}runs and parameters. Correct noise "
             f"fails this check with probability at most {self.false_alarm:g}."
         )
@@ -135,10 +138,6 @@ class NoiseAudit:
         return cls(**values)
 
 
-def _steps_text(steps: int, first_steps: bool) -> str:
-    return f"the first steps of {steps:,} runs" if first_steps else f"{steps:,} steps of two runs"
-
-
 def audit_noise(
     seen: Sequence[ParameterNoise], *, false_alarm: float = FALSE_ALARM, first_steps: bool = False
 ) -> NoiseAudit:
@@ -154,7 +153,7 @@ def audit_noise(
     observations, and the bounds sum to `false_alarm` (union bound). Rounding to float32, at most 5e-4 of a standard
     deviation for a noise multiplier of 0.001 or more, is neglected.
     """
-    fraction("false_alarm", false_alarm)
+    fraction(false_alarm=false_alarm)
     share = false_alarm / len(TESTS)
     whole = ParameterNoise(
         name=ALL,

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sfumato._checks import SfumatoError, below_one, not_negative, one_of, positive_integer
+from sfumato._checks import SfumatoError, below_one, one_of, positive_integer
 
 
 class Average(Protocol):
@@ -83,8 +83,8 @@ class EMA:
     form: str = "warm-up"
 
     def __post_init__(self):
-        one_of("ema_form", self.form, FORMS)
-        below_one("EMA decay", self.decay, remedy="give a number in [0, 1), such as 0.9999")
+        one_of(FORMS, ema_form=self.form)
+        below_one(ema=self.decay, remedy="give a number in [0, 1), such as 0.9999")
 
     @property
     def copies(self) -> int:
@@ -97,8 +97,6 @@ class EMA:
 
     def decay_at(self, step: int) -> float:
         """The decay of the update at step t = 0, 1, ...: min(decay, (1 + t) / (10 + t)), or constant."""
-        if step < 0:
-            raise SfumatoError(f"step must not be negative, got {step!r}", "count steps from 0")
         if self.form == "constant":
             return self.decay
         return min(self.decay, (1 + step) / (10 + step))
@@ -115,13 +113,9 @@ class EMA:
             Detached tensors that share no memory with the arguments.
 
         Raises:
-            SfumatoError: the names differ.
+            SfumatoError: names, shapes or types differ.
         """
-        if average.keys() != parameters.keys():
-            odd = ", ".join(sorted(average.keys() ^ parameters.keys()))
-            raise SfumatoError(
-                f"average and parameters must have the same names, but differ in {odd}", "pass one model"
-            )
+        _check_alike(average, parameters)
         weight = 1.0 - self.decay_at(step)
         with torch.no_grad():
             return {name: average[name].detach().lerp(parameters[name].detach(), weight) for name in average}
@@ -158,7 +152,7 @@ class LastMean:
     count: int = 5
 
     def __post_init__(self):
-        positive_integer("aggregate_last", self.count, remedy="give the number of last weights to average, such as 5")
+        positive_integer(aggregate_last=self.count, remedy="give the number of last weights to average, such as 5")
 
     @property
     def copies(self) -> int:
@@ -217,9 +211,6 @@ class TrainingOverAggregates:
     start: int = 0
     restart: bool = False
 
-    def __post_init__(self):
-        not_negative("aggregate_from", self.start, remedy="give a step number, from 0")
-
     @property
     def copies(self) -> int:
         """The number of copies of the parameters in memory: the average's, and theta_t unless the step restarts."""
@@ -271,7 +262,7 @@ def mean(weights: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     >>> mean([{"w": torch.tensor([1.0])}, {"w": torch.tensor([4.0])}])
     {'w': tensor([2.5000])}
     """
-    return _weighted(weights, repeat(1.0))
+    return _weighted((each, 1.0) for each in weights)
 
 
 def exponential(weights: Iterable[Mapping[str, Tensor]], steps: Sequence[int], decay: float) -> dict[str, Tensor]:
@@ -289,13 +280,13 @@ def exponential(weights: Iterable[Mapping[str, Tensor]], steps: Sequence[int], d
         The average, with the types and the guarantee of `mean`.
 
     Raises:
-        SfumatoError: as for `mean`; steps that are not ascending or not one per set of weights; a decay outside
-            [0, 1).
+        SfumatoError: as for `mean`; steps that are not ascending; a decay outside [0, 1).
+        ValueError: not one step per set of weights.
 
     >>> exponential([{"w": torch.tensor([0.0])}, {"w": torch.tensor([1.0])}], [10, 12], decay=0.5)
     {'w': tensor([0.8000])}
     """
-    below_one("decay", decay, remedy="give a number in [0, 1), such as 0.99")
+    below_one(decay=decay, remedy="give a number in [0, 1), such as 0.99")
     gaps = [later - earlier for earlier, later in pairwise(steps)]
     if any(gap < 1 for gap in gaps):
         raise SfumatoError(f"steps must ascend, got {list(steps)!r}", "pass the weights in the order of their steps")
@@ -303,21 +294,16 @@ def exponential(weights: Iterable[Mapping[str, Tensor]], steps: Sequence[int], d
     for gap in reversed(gaps):
         # Repeated multiplication, because the last bit of `pow` depends on the machine.
         shares.append(reduce(mul, repeat(float(decay), gap), shares[-1]))
-    return _weighted(weights, reversed(shares), count=len(steps))
+    return _weighted(zip(weights, reversed(shares), strict=True))
 
 
-def _weighted(
-    weights: Iterable[Mapping[str, Tensor]], shares: Iterable[float], count: int | None = None
-) -> dict[str, Tensor]:
+def _weighted(weights: Iterable[tuple[Mapping[str, Tensor], float]]) -> dict[str, Tensor]:
     """sum_i share_i weights_i / sum_i share_i."""
     first: Mapping[str, Tensor] | None = None
     sums: dict[str, Tensor] = {}
-    total, number, remaining = 0.0, 0, iter(shares)
+    total = 0.0
     with torch.no_grad():
-        for parameters in weights:
-            share = next(remaining, None)
-            if share is None:
-                raise SfumatoError(f"there are more sets of weights than the {count} steps", "pass one step for each")
+        for parameters, share in weights:
             if first is None:
                 first = {name: value.detach() for name, value in parameters.items()}
                 sums = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in first.items()}
@@ -325,32 +311,24 @@ def _weighted(
             for name, value in parameters.items():
                 # No fused multiply-add: it rounds differently, and not every processor has it.
                 sums[name] += value.detach().double() * share
-            total, number = total + share, number + 1
+            total += share
     if first is None:
         raise SfumatoError("there are no weights to average", "pass at least one set")
-    if count is not None and number != count:
-        raise SfumatoError(f"there are {number} sets of weights and {count} steps", "pass one step for each")
     return {name: (value / total).to(first[name].dtype) for name, value in sums.items()}
 
 
 def _check_alike(first: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -> None:
-    if first.keys() != parameters.keys():
-        odd = ", ".join(sorted(first.keys() ^ parameters.keys()))
+    def kinds(weights: Mapping[str, Tensor]) -> set[tuple[str, str]]:
+        return {(name, f"{tuple(value.shape)} of {value.dtype}") for name, value in weights.items()}
+
+    odd = kinds(first) ^ kinds(parameters)
+    odd |= kinds({name: value for name, value in parameters.items() if not value.is_floating_point()})
+    if odd:
+        listed = ", ".join(map(" ".join, sorted(odd)))
         raise SfumatoError(
-            f"all sets of weights must have the same names, but differ in {odd}", "pass the weights of one model"
+            f"all sets of weights must be floating-point and alike, but not so is {listed}",
+            "pass the trained parameters of one model",
         )
-    for name, value in parameters.items():
-        expected = first[name]
-        if not value.is_floating_point():
-            raise SfumatoError(
-                f"the weights {name} are of type {value.dtype}, which has no mean", "average trained parameters only"
-            )
-        if value.shape != expected.shape or value.dtype != expected.dtype:
-            raise SfumatoError(
-                f"the weights {name} are {tuple(value.shape)} of {value.dtype} in one set and {tuple(expected.shape)} "
-                f"of {expected.dtype} in another",
-                "pass the weights of one model",
-            )
 
 
 MOST = 20
@@ -366,7 +344,7 @@ def kept_count_by_rule(size: int) -> int:
     >>> kept_count_by_rule(245_000), kept_count_by_rule(11 << 20), kept_count_by_rule(17 << 20)
     (20, 5, 0)
     """
-    fitting = min(MOST, ROOM // positive_integer("size", size))
+    fitting = min(MOST, ROOM // positive_integer(size=size))
     return fitting if fitting >= FEWEST else 0
 
 
@@ -387,7 +365,7 @@ def kept_steps(steps: int, count: int) -> tuple[int, ...]:
     >>> kept_steps(3, 8), kept_steps(1000, 0)
     ((1, 2, 3), ())
     """
-    positive_integer("steps", steps)
+    positive_integer(steps=steps)
     count = min(count, steps)
     if count == 0:
         return ()

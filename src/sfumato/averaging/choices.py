@@ -41,28 +41,29 @@ class Averages:
                     "give `aggregate=ema` or `aggregate=uta`, or leave them out",
                 )
         else:
-            one_of("aggregate", self.aggregate, AGGREGATES)
-        if self.aggregate == "ema" and not self.ema:
-            raise SfumatoError("aggregate is ema, but ema is 0 (no moving average)", "give an ema such as 0.9999")
-        if self.aggregate == "uta" and self.ema:
-            raise SfumatoError(
-                f"aggregate is uta, which releases the mean of the last weights, but ema is {self.ema:g}",
-                "give ema 0, or `aggregate=ema`",
-            )
-        if self.ema_form != "warm-up" and not self.ema:
-            raise SfumatoError(
-                f"`ema_form` is {self.ema_form}, but there is no moving average", "give `ema`, or leave it out"
-            )
+            one_of(AGGREGATES, aggregate=self.aggregate)
+        none = not self.ema
+        for wrong, problem, remedy in (
+            (none and self.aggregate == "ema", "aggregate is ema, but ema is 0 (no moving average)", "give ema 0.9999"),
+            (
+                none and self.ema_form != "warm-up",
+                f"ema_form is {self.ema_form}, but there is no moving average",
+                "give ema",
+            ),
+            (not none and self.aggregate == "uta", f"aggregate is uta, but ema is {self.ema:g}", "give ema 0"),
+            (
+                self.aggregate == "ema" and self.aggregate_last is not None,
+                f"`aggregate_last` is {self.aggregate_last}, but a moving average covers all weights",
+                "give `aggregate=uta`, or leave it out",
+            ),
+        ):
+            if wrong:
+                raise SfumatoError(problem, remedy)
         if self.aggregate is not None and self.aggregate_restart is None:
             object.__setattr__(self, "aggregate_restart", self.aggregate == "uta")
         if self.aggregate == "uta":
             last = LAST if self.aggregate_last is None else self.aggregate_last
-            object.__setattr__(self, "aggregate_last", positive_integer("aggregate_last", last))
-        elif self.aggregate_last is not None:
-            raise SfumatoError(
-                f"`aggregate_last` is {self.aggregate_last}, but a moving average covers all weights",
-                "give `aggregate=uta`, or leave it out",
-            )
+            object.__setattr__(self, "aggregate_last", positive_integer(aggregate_last=last))
         start = self.aggregate_from
         if isinstance(start, bool) or not isinstance(start, int) or start < 0:
             raise SfumatoError(f"aggregate_from must be a step number, got {start!r}", "give 0 or a larger number")

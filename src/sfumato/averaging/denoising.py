@@ -108,8 +108,6 @@ def changes_of_loss(
 
 def squared_distances(weights: Sequence[Mapping[str, Tensor]]) -> Array:
     """Squared Euclidean distances (n, n) between n sets of weights, in float64."""
-    if not weights:
-        raise SfumatoError("there are no weights to compare", "pass at least two sets")
     total = torch.zeros(len(weights), len(weights), dtype=torch.float64)
     for name, last in weights[-1].items():
         # Relative to the last weights, to avoid cancellation.
@@ -166,8 +164,8 @@ def _checked(
     distances: Any, steps: Sequence[int], rates: Sequence[float], noise: Any, parameters: int, momentum: float
 ) -> tuple[Array, Array, Array]:
     """Returns steps, rates and the covariance of the noise as arrays; refuses invalid arguments."""
-    positive_integer("parameters", parameters, remedy="give the number of trained parameters")
-    below_one("momentum", momentum)
+    positive_integer(parameters=parameters, remedy="give the number of trained parameters")
+    below_one(momentum=momentum)
     kept_at, lr, covariance = np.asarray(steps), np.asarray(rates, np.float64), np.asarray(noise, np.float64)
     n, total = len(kept_at), len(lr)
     if n < 2 or kept_at.dtype.kind != "i" or kept_at[0] < 0 or kept_at[-1] > total or np.any(np.diff(kept_at) < 1):
@@ -175,12 +173,12 @@ def _checked(
             f"steps must be at least two ascending numbers from 0 to {total}, got {list(steps)!r}",
             "pass the number of steps before each of the kept weights",
         )
-    if not (lr > 0).all() or not np.isfinite(lr).all():
-        raise SfumatoError("rates must be above 0", "pass the learning rate of each step")
-    if covariance.shape not in ((total,), (total, total)) or not np.isfinite(covariance).all():
+    finite = np.isfinite(lr).all() and np.isfinite(covariance).all()
+    if not finite or not (lr > 0).all() or covariance.shape not in ((total,), (total, total)):
         raise SfumatoError(
-            f"noise must hold {total} variances or a covariance of {total} steps, got the shape {covariance.shape}",
-            "pass one for each of the rates",
+            f"rates must be above 0, and noise must hold their {total} variances or a covariance, got the shape "
+            f"{covariance.shape}",
+            "pass the learning rate and the variance of each step",
         )
     matrix = np.asarray(distances)
     pairs = matrix[~np.eye(n, dtype=bool)] if matrix.shape == (n, n) else matrix

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from sfumato._checks import SfumatoError, fraction, positive_integer
+from sfumato._checks import SfumatoError, fraction, positive_integer, within
 from sfumato.averaging.denoising import Array, curvatures_of, responses_to
 
 EVERY = 3
@@ -66,14 +66,12 @@ def interval(
     """
     from scipy import stats
 
-    fraction("confidence", confidence, remedy="give a number such as 0.95")
+    fraction(confidence=confidence, remedy="give a number such as 0.95")
     k = len(values)
-    if k < 2:
-        raise SfumatoError(f"an interval needs at least two checkpoints, got {k}", "keep more weights")
-    if not shares or not all(math.isfinite(share) for share in shares) or abs(math.fsum(shares) - 1) > 1e-9:
+    within(2, None, checkpoints=k, remedy="keep more weights")
+    if not abs(math.fsum(shares) - 1) <= 1e-9:
         raise SfumatoError(f"shares must sum to 1, got {list(shares)[:8]!r}", "pass the weights of an average")
-    if not 1 <= widening < math.inf:
-        raise SfumatoError(f"widening must be at least 1, got {widening!r}", "pass the result of `widening_of`")
+    within(1, None, widening=widening, remedy="pass the result of `widening_of`")
     values = values.detach().double()
     mean, deviation = values.mean(0), values.std(0)
     quantile = float(stats.t.ppf((1 + confidence) / 2, k - 1))
@@ -149,11 +147,9 @@ def select_spaced(kept: Sequence[int], steps: int, *, burn_in: int | None = None
     >>> select_spaced(range(10, 101, 10), 100, burn_in=20, spacing=25)
     (40, 70, 100)
     """
-    positive_integer("steps", steps)
-    positive_integer("spacing", spacing)
+    positive_integer(steps=steps, spacing=spacing)
     after = steps // 2 if burn_in is None else burn_in
-    if isinstance(after, bool) or not isinstance(after, int) or not 0 <= after < steps:
-        raise SfumatoError(f"burn_in must be a number of steps below {steps}, got {burn_in!r}", "try half of the run")
+    within(0, steps - 1, burn_in=after, remedy="try half of the run")
     if any(later <= earlier for earlier, later in pairwise(kept)) or any(not 0 <= step <= steps for step in kept):
         raise SfumatoError(
             f"kept steps must ascend from 0 to at most {steps}, got {list(kept)!r}", "pass them in order"

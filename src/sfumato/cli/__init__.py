@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from sfumato._checks import SfumatoError
 
     if "RANK" in os.environ:  # torchrun started this process
-        from sfumato.cli.output.processes import silence_followers
+        from sfumato.cli.running import silence_followers
 
         silence_followers()
     if "torch" not in sys.modules:
@@ -47,14 +47,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         verb = parse(words)
         if isinstance(verb, int):
             return verb
-        from sfumato.cli.output import processes
-        from sfumato.cli.output.refusals import refuse_absent
+        from sfumato.cli import running
 
-        refuse_absent(verb)
-        return processes.run(verb)
+        running.refuse_absent(verb)
+        return running.run(verb)
     except SfumatoError as error:
-        from sfumato.cli.output.refusals import with_option_names
         from sfumato.cli.parser import UsageError
+        from sfumato.cli.running import with_option_names
 
         print(f"error: {with_option_names(f'{error.problem}; {error.remedy}', verb)}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1

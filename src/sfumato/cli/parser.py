@@ -12,9 +12,10 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
+from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
-from sfumato._checks import SfumatoError
+from sfumato._checks import SfumatoError, shortened
 from sfumato._choices import nearest
 from sfumato.cli.registry import name_of
 
@@ -73,6 +74,29 @@ COMMON = {
 
 class UsageError(SfumatoError):
     """A command that cannot be parsed, or lacks a value."""
+
+
+def refuse_given(why: str, remedy: str = "leave it out", /, **options: Any) -> None:
+    """Refuse the first of these options that was given, as in "--far 0.1 is for embeddings; leave it out"."""
+    for name, value in options.items():
+        if value not in (None, False, ()):
+            text = " ".join(map(str, value)) if isinstance(value, tuple) else value
+            raise SfumatoError(f"`{name}={shortened(text)}` {why}", remedy)
+
+
+def required(verb: Any, **examples: Any) -> list[Any]:
+    """The values of these options. Refuses a missing one, with the example of a value."""
+    for name, example in examples.items():
+        if getattr(verb, name) is None:
+            flag = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{flag} is missing", f"give it, such as {flag} {example}")
+    return [getattr(verb, name) for name in examples]
+
+
+def check_new_file(name: str, path: str | None, suffix: str) -> None:
+    """Refuse a file with another suffix, or in a folder that does not exist, before anything is computed."""
+    if path is not None and not (Path(path).suffix.lower() == suffix and Path(path).absolute().parent.is_dir()):
+        raise SfumatoError(f"{name} must be a {suffix} file in a folder that exists, got {path!r}", f"give a{suffix}")
 
 
 def option(metavar: str, by_default: str = "", *, default: Any = None, read: Callable[[str], Any] | None = None) -> Any:

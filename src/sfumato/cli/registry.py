@@ -36,8 +36,8 @@ VERBS: MappingProxyType[str, str] = MappingProxyType(
 
 _MODULES = {
     **dict.fromkeys(("spent", "runs"), "budget"),
-    **dict.fromkeys(("pretrain", "finish"), "train"),
-    **dict.fromkeys(("export", "serve"), "use"),
+    **dict.fromkeys(("embed", "pretrain", "finish"), "train"),
+    **dict.fromkeys(("aggregate", "export", "predict", "serve"), "use"),
     "tradeoff": "plan",
     **dict.fromkeys(("sign", "federation"), "verify"),
 }

@@ -17,10 +17,10 @@ from .opening import open_source as open_source
 from .pieces import CachedRecords as CachedRecords
 from .pieces import Part as Part
 from .readers.dicom import BY_PATIENT as BY_PATIENT
-from .readers.layout import refuse_without_users as refuse_without_users
 from .readers.python_data import choose_reader as choose_reader
 from .record_users import BY_CLASS as BY_CLASS
 from .record_users import find_known as find_known
+from .record_users import refuse_without_users as refuse_without_users
 from .records import FileRecords as FileRecords
 from .records import Records as Records
 from .records import TextRecords as TextRecords

@@ -58,6 +58,16 @@ def user_name(text: str) -> str:
     return to_nfc(name)
 
 
+def missing(place: str, value: str) -> SfumatoError:
+    """The error for a record that lacks a value, such as its label."""
+    return SfumatoError(f"{place} has no {value}", "fill it in, or remove the record")
+
+
+def no_class(place: str, label: object) -> SfumatoError:
+    """The error for a number that is no class."""
+    return SfumatoError(f"{place} the label {label}, which is no class", "number the classes 0, 1, 2, ... without gaps")
+
+
 PARTS = ("train", "test", "validation")
 _NAMES = {
     "train": ("training", "trn"),
@@ -119,12 +129,10 @@ def parts_read(parts: Mapping[Name, str | None], where: str) -> tuple[dict[Name,
     >>> parts_read({"a": "train", "b": "validation"}, "x")
     ({'a': 'train', 'b': 'test'}, ('the validation part of x is the test part',))
     """
-    for name, part in parts.items():
-        if part is None:
-            problem = f"the name {str(name)!r} in {where} does not say the part, as others do"
-            raise SfumatoError(problem, "name the parts train and test, or leave it out")
-    if "train" not in parts.values():
-        raise SfumatoError(f"{where} has no train part by its names", "give the train part as well")
+    unclear = [str(name) for name, part in parts.items() if part is None]
+    if unclear or "train" not in parts.values():
+        problem = f"the name {unclear[0]!r} does not say its part" if unclear else "there is no train part"
+        raise SfumatoError(f"by the names in {where}, {problem}", "name the parts train and test, or leave others out")
     read = {"train": "train", test_part(parts.values()): "test"}
     return {name: read[part] for name, part in parts.items() if part in read}, notes_on_parts(parts.values(), where)
 
@@ -183,12 +191,11 @@ def refuse_unwritable(text: str, title: str, *, longest: int | None = LONGEST_NA
         title: its name in the error.
         longest: largest number of characters; None for no limit.
     """
+    why, shown = unwritable_reason(text), repr(text)
     if longest is not None and len(text) > longest:
-        raise SfumatoError(
-            f"{title} {shortened(repr(text))} has {len(text):,} characters", f"give a name of at most {longest}"
-        )
-    if (why := unwritable_reason(text)) is not None:
-        raise SfumatoError(f"{title} {text!r} {why}", "rename it")
+        why, shown = f"has {len(text):,} characters, more than {longest}", shortened(shown)
+    if why is not None:
+        raise SfumatoError(f"{title} {shown} {why}", "rename it")
 
 
 def declared_names(classes: Sequence[str] | None, option: str = "classes") -> tuple[str, ...] | None:
@@ -202,20 +209,16 @@ def declared_names(classes: Sequence[str] | None, option: str = "classes") -> tu
     """
     if classes is None:
         return None
-    noun = " class" if option == "classes" else ""
+    remedy = "name every class once"
+    if option != "classes":
+        remedy = "name every label once; a single one is two classes, in a column called label"
     if isinstance(classes, str) or not all(isinstance(name, str) and name for name in classes):
-        raise SfumatoError(f"{option} must be a list of names, got {classes!r}", f"give one name for each{noun}")
+        raise SfumatoError(f"{option} must be a list of names, got {classes!r}", remedy)
     names = tuple(map(to_nfc, classes))
     for name in names:
         refuse_unwritable(name, "class name" if option == "classes" else f"name in {option}")
-        if names.count(name) > 1:
-            raise SfumatoError(f"{option} names {name!r} twice", f"name each{noun} once")
-    if len(names) < 2:
-        if option == "classes":
-            problem, remedy = "at least two classes", "name every class once"
-        else:
-            problem, remedy = "at least two", "name every label; a single one is two classes, in a column called label"
-        raise SfumatoError(f"{option} must name {problem}, got {list(names)!r}", remedy)
+    if len(set(names)) < max(2, len(names)):
+        raise SfumatoError(f"{option} must name at least two, each once, got {list(names)!r}", remedy)
     return names
 
 
@@ -256,14 +259,6 @@ def renumber_labels(
     return table[labels]
 
 
-def _is_decimal(name: str) -> bool:
-    """Whether the name is a number with decimals. Whole numbers may number classes."""
-    return bool(_DECIMAL.fullmatch(name))
-
-
-_DECIMAL = re.compile(r"[+-]?\d*\.\d+(e[+-]?\d+)?", re.IGNORECASE)
-
-
 def check_counts(
     train: np.ndarray,
     test: np.ndarray,
@@ -292,29 +287,17 @@ def check_counts(
     in_train = np.bincount(train, minlength=len(classes))
     in_all = in_train + np.bincount(test, minlength=len(classes))
     for name, learnt, total in zip(classes, in_train, in_all, strict=True):
+        fault, remedy = None, f"add {record}s of this class, or remove the class"
         if total == 0 and not classes_listed:
-            raise SfumatoError(
-                f"{where} has no {record} of class {name!r}", "number the classes without gaps, or declare every class"
-            )
-        if (total == 1 or (has_own_split and learnt == 1)) and not classes_listed and all(map(_is_decimal, classes)):
-            raise SfumatoError(
-                f"labels of {where} look like measurements ({name!r} and others), not classes",
-                "group them into a few classes, or train a regression in your own loop (sfumato.private_steps)",
-            )
-        if total == 1 or (has_own_split and learnt == 1):
-            part = "training " if has_own_split else ""
-            raise SfumatoError(
-                f"class {name!r} of {where} has a single {part}{record}",
-                f"add {record}s of this class, or remove the class",
-            )
-        if total and not learnt:
-            why = (
-                "" if has_own_split else f" after the split by keyed hash, which assigned all {total} to the test part"
-            )
-            raise SfumatoError(
-                f"class {name!r} of {where} has no training {record}{why}",
-                f"add {record}s of this class, or make the train and test parts yourself",
-            )
+            fault, remedy = f"no {record}", "number the classes without gaps, or declare every class"
+        elif total == 1 or (has_own_split and learnt == 1):
+            fault = f"a single {'training ' if has_own_split else ''}{record}"
+        elif total and not learnt:
+            split = f" after the split by keyed hash, which assigned all {total} to the test part"
+            fault = f"no training {record}{'' if has_own_split else split}"
+            remedy = f"add {record}s of this class, or make the train and test parts yourself"
+        if fault:
+            raise SfumatoError(f"class {name!r} of {where} has {fault}", remedy)
 
 
 def refuse_one_class(classes: Sequence[str], where: str, record: str = "image") -> None:
@@ -350,7 +333,7 @@ def check_task(task: str, declared: Collection[str]) -> None:
     Args:
         declared: the names of all declared facts.
     """
-    one_of("task", task, TASKS)
+    one_of(TASKS, task=task)
     if labels := [name for name in ("classes", "label_columns", "label_column") if name in declared]:
         raise SfumatoError(f"`{labels[0]}` is given, and task {task} predicts words instead of labels", "leave it out")
     if "words" not in declared:

@@ -65,6 +65,18 @@ class Labels:
             classes=declared_names(self.classes), label_columns=declared_names(self.label_columns, "label_columns")
         )
 
+    def refuse_columns(self, where: str) -> None:
+        """Refuses `label_columns` for records with one label each."""
+        if self.label_columns is not None:
+            raise SfumatoError(f"`label_columns` are declared, and {where} has one label per record", "leave them out")
+
+    def require_columns(self, names: Sequence[str], where: str) -> None:
+        """Refuses `label_columns` that are not among the names of the labels."""
+        for name in self.label_columns or ():
+            if name not in names:
+                problem = f"`label_columns` names {name!r}, and {where} has no such label"
+                raise SfumatoError(problem, f"name some of {', '.join(names)[:200]}")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Pixels:
@@ -84,7 +96,7 @@ class Pixels:
     def checked(self) -> Pixels:
         """As they are."""
         if self.size is not None:
-            check_size(_checks.positive_integer("size", self.size))
+            check_size(_checks.positive_integer(size=self.size))
         if self.channels is not None:
             check_channels(self.channels)
         levels = self.levels
@@ -129,7 +141,7 @@ class Loading:
     def checked(self) -> Loading:
         """With the share of the test part, and columns' names in their composed form."""
         share = self.test_fraction
-        fraction = TEST_FRACTION if share is None else _checks.fraction("test_fraction", share)
+        fraction = TEST_FRACTION if share is None else _checks.fraction(test_fraction=share)
         columns = (self.path_column, self.label_column, self.user_column)
         path, label, user = (None if name is None else to_nfc(name) for name in columns)
         return replace(self, test_fraction=fraction, path_column=path, label_column=label, user_column=user)
@@ -256,9 +268,7 @@ class Declared(NestedChoices):
 
     def check_counts(self) -> None:
         """Refuse numbers of examples and users that count nothing."""
-        for name, count in (("examples", self.examples), ("users", self.people.users)):
-            if count is not None:
-                _checks.positive_integer(name, count)
+        _checks.positive_integer(optional=True, examples=self.examples, users=self.people.users)
 
     def refuse_foreign(self, spec: str, kind: str) -> None:
         """Refuse facts that sources of this kind cannot use."""
@@ -332,7 +342,7 @@ def check_channels(channels: int) -> None:
 
 def check_size(size: int, remedy: str = "declare a size within these bounds") -> int:
     """The side of the images in pixels, if it is within the supported bounds."""
-    within("size", size, SMALLEST_SIZE, LARGEST_SIZE, remedy=remedy)
+    within(SMALLEST_SIZE, LARGEST_SIZE, size=size, remedy=remedy)
     return size
 
 

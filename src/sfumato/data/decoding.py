@@ -21,7 +21,7 @@ from sfumato._checks import SfumatoError
 from sfumato._files import path_errors, refuse_special
 from sfumato.data import paths
 from sfumato.data.levels import Levels, check_depth, deep_grey_in_eight_bits, is_deep_grey, load
-from sfumato.data.paths import UnreadableError, refuse_too_large, several_images, too_large, unreadable
+from sfumato.data.paths import refuse_too_large, several_images, too_large, unreadable
 from sfumato.data.readers import dicom
 
 _ALWAYS = (
@@ -280,6 +280,14 @@ def _from_profile(profile: bytes, mode: str) -> ImageCms.ImageCmsTransform | Non
         return None
 
 
+def to_bytes(image: np.ndarray, name: str, remedy: str = "give uint8 from 0 to 255, or scale to [0, 1]") -> np.ndarray:
+    """An image of numbers in [0, 1] as uint8. Refuses other numbers."""
+    if not (image.min(initial=0) >= 0 and image.max(initial=0) <= 1):  # true for NaN as well
+        value = next(number for number in image.ravel().tolist() if not 0 <= number <= 1)
+        raise SfumatoError(f"{name} holds {value:g}, outside [0, 1]", remedy)
+    return np.rint(255 * image.astype(np.float64)).astype(np.uint8)
+
+
 def prepare_array(images: np.ndarray, *, size: int, channels: int) -> np.ndarray:
     """Prepares images uint8 (N, H, W, C) like `prepare`: uint8 (N, size, size, channels).
 
@@ -331,6 +339,6 @@ def image_errors(path: Path | str) -> Iterator[None]:
     except Image.UnidentifiedImageError:
         lacks = Path(path).suffix.lower() in (".heic", ".heif") and "HEIF" not in pillow_formats()
         remedy = "pip install pillow-heif" if lacks else "replace the file, or remove it"
-        raise UnreadableError(f"{str(path)!r} is not a readable image", remedy) from None
+        raise unreadable(repr(str(path)), "is not a readable image", remedy) from None
     except Exception:  # decoders raise a dozen types for broken files
         raise unreadable(f"image {str(path)!r}") from None

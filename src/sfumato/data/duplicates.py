@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from sfumato._checks import SfumatoError, positive, within
+from sfumato._checks import SfumatoError, positive
 
 SIDE = 32
 LIMIT = 0.28
@@ -110,9 +110,7 @@ def find_duplicates(
                 f"{name} must be uint8 (n, {SIDE}, {SIDE}, 3), got {images.dtype} {images.shape}",
                 f"open the source with size={SIDE} and channels=3",
             )
-    remedy = f"give a share of the contrast, such as {LIMIT}"
-    positive("limit", limit, remedy=remedy)
-    within("limit", limit, None, _MOST, remedy=remedy)
+    positive(most=_MOST, limit=limit, remedy=f"give a share of the contrast, such as {LIMIT}")
     if not len(public) or not len(private):
         return []
     positions: dict[bytes, int] = {}

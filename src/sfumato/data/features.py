@@ -39,8 +39,6 @@ SOURCE_FACTS = frozenset(("kind", "fingerprint", "material", "pixels", "classes"
 USER_FACTS = frozenset({"users", "users_read", "user_from"})
 """Facts about the source that a cache stores only if the source has users."""
 PIECE_BYTES, PIECE_ROWS = 64 << 20, 1024  # seconds to minutes of work for a network on a CPU
-_FOLLOWING = ("fingerprint", "pixels", "size", "enlarged", "digest", "weights", "rows")
-"""Consequences of choices. They are named in errors only if no choice differs."""
 _FORMAT = 4
 
 
@@ -84,9 +82,8 @@ class Contents:
     test_fraction: float = TEST_FRACTION
 
     def __post_init__(self) -> None:
-        positive_integer("width", self.width)
-        positive_integer("views", self.views)
-        one_of("dtype", self.dtype, DTYPES)
+        positive_integer(width=self.width, views=self.views)
+        one_of(DTYPES, dtype=self.dtype)
         if set(self.source) - USER_FACTS != SOURCE_FACTS:
             raise TypeError(f"source must hold {sorted(SOURCE_FACTS)}, got {sorted(self.source)}")
         if not self.rows:
@@ -212,7 +209,7 @@ class Cache:
             name: from `missing`.
             features: (n, S, D), with the piece's numbers of records n and of versions S.
             labels: int64 (n,) or (n, L).
-            codes: uint8 (n, 32), the two codes of each record (`identity.record_users`).
+            codes: uint8 (n, 32), the two codes of each record (`record_users`).
             users: text (n,), code of each record's user (`user_codes`), if known.
             groups: text (n,), public group of each record's user, if known.
         """
@@ -261,10 +258,10 @@ def _without_locations(contents: dict[str, Any]) -> dict[str, Any]:
 
 def _differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """The differences of two descriptions, in words."""
-    chosen, following = [], []
-    for (*_, name), before, after in nested_differences(was, now):
-        words = f"{name} was {shortened(before)} and is {shortened(after)}"
-        if name in ("fingerprint", "material", "pixels"):
-            words = "its images or labels have changed"
-        (following if name in _FOLLOWING else chosen).append(words)
-    return list(dict.fromkeys(chosen or following))
+    words = {
+        "its images or labels have changed"
+        if name in ("fingerprint", "material", "pixels")
+        else f"{name} was {shortened(before)} and is {shortened(after)}": None
+        for (*_, name), before, after in nested_differences(was, now)
+    }
+    return list(words)

@@ -134,17 +134,10 @@ def parse(spec: str) -> tuple[str, str]:
             remedy = f"write hf:{spec} for this data set"
         elif spec and os.path.isdir(expanded(spec)):
             remedy = f"write folder:{spec} for a folder of images"
-        elif colon and argument.startswith("//"):
-            remedy = "download it, and name what was unpacked, such as folder:PATH"
-        elif spec.lower().endswith((".zip", ".tar", ".tar.gz", ".tgz")):
-            remedy = "unpack it, and name what is in it, such as folder:PATH"
-        elif Path(spec).suffix.lower() in (".png", ".jpg", ".jpeg", ".tif", ".tiff"):
-            remedy = "an image is not a data set: give the folder that holds the class folders, folder:PATH"
         elif Path(spec).suffix in (".npz", ".csv", ".parquet"):
             remedy = f"write {Path(spec).suffix[1:]}:{spec} for this file"
         raise SfumatoError(f"source {spec!r} is of an unknown kind", remedy)
-    if kind.argument is None and colon:
-        raise SfumatoError(f"source {spec!r} takes no argument", f"write {name}")
-    if kind.argument is not None and not argument:
-        raise SfumatoError(f"source {spec!r} lacks its {kind.argument}", f"write {name}:{kind.argument}")
+    if bool(argument) != (kind.argument is not None) or (colon and kind.argument is None):
+        lacks = f"lacks its {kind.argument}" if kind.argument else "takes no argument"
+        raise SfumatoError(f"source {spec!r} {lacks}", f"write {name}{(kind.argument and f':{kind.argument}') or ''}")
     return name, argument

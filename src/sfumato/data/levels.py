@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps
 
-from sfumato._checks import SfumatoError, positive_integer
+from sfumato._checks import SfumatoError, positive_integer, within
 from sfumato.data.paths import unreadable
 
 _CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
@@ -109,19 +109,16 @@ class Levels:
             )
         if self.bit_depth is not None:
             remedy = "give the number of bits that the values use, such as 12 for 0 to 4095"
-            if positive_integer("bit_depth", self.bit_depth, remedy=remedy) > MOST_BITS:
-                raise SfumatoError(f"bit_depth must be at most {MOST_BITS}, got {self.bit_depth}", remedy)
+            positive_integer(bit_depth=self.bit_depth, remedy=remedy)
+            within(None, MOST_BITS, bit_depth=self.bit_depth, remedy=remedy)
             return
-        remedy = "give the values that become black and white, such as -160,240"
-        if not isinstance(self.window, (tuple, list)) or [type(end) for end in self.window] != [int, int]:
-            raise SfumatoError(f"window must be two integers, got {self.window!r}", remedy)
-        low, high = self.window
-        if not LOWEST <= low < high <= HIGHEST:
+        ends = list(self.window) if isinstance(self.window, (tuple, list)) else []
+        if [type(end) for end in ends] != [int, int] or not LOWEST <= ends[0] < ends[1] <= HIGHEST:
             raise SfumatoError(
-                f"window must be a number of at least {LOWEST} and a larger one of at most {HIGHEST}, got {low},{high}",
-                remedy,
+                f"window must be two integers from {LOWEST} to {HIGHEST}, the lower one first, got {self.window!r}",
+                "give the values that become black and white, such as -160,240",
             )
-        object.__setattr__(self, "window", (low, high))
+        object.__setattr__(self, "window", tuple(ends))
 
     @classmethod
     def from_declared(cls, bit_depth: int | None, window: Sequence[int] | None) -> Levels | None:
@@ -170,10 +167,10 @@ class UndeclaredError(SfumatoError):
     """Pixels of 16 bits without declared levels."""
 
 
-def undeclared(name: str) -> UndeclaredError:
-    """The error for an image or array of 16 bits without declared levels, whatever its values are."""
+def undeclared(name: str, has: str = "16-bit pixels") -> UndeclaredError:
+    """The error for an image or array without declared levels, whatever its values are."""
     return UndeclaredError(
-        f"{name} has 16-bit pixels, but the values of black and white are not declared",
+        f"{name} has {has}, but the values of black and white are not declared",
         "declare `bit_depth` (12 if 4095 is white) or `window` (black and white), or save 8 bits",
     )
 
@@ -195,18 +192,16 @@ def check_depth(image: Image.Image, levels: Levels | None, name: str) -> None:
 
     The check uses the header alone, so it does not depend on the pixels.
     """
-    if image.mode in ("I", "F") and not is_deep_grey(image):
-        raise SfumatoError(f"{name} has 32-bit pixels, whose range no rule fixes", "save it with 8 or 16 bits")
-    white = _white(image, name)
-    signed = _SIGNED in _tag(image, _FORMAT)
-    if white <= _BYTE:
-        if signed:
-            raise SfumatoError(f"{name} has signed 8-bit pixels", "save it with values from 0 to 255")
-        return
-    if levels is None:
+    why, grey, signed = None, is_deep_grey(image), _SIGNED in _tag(image, _FORMAT)
+    wide = image.mode in ("I", "F") and not grey
+    white = _WIDE if wide else _white(image, name)
+    if wide:
+        why = "has 32-bit pixels, whose range no rule fixes"
+    elif white <= _BYTE:
+        why = "has signed 8-bit pixels" if signed else None
+    elif levels is None:
         raise undeclared(name)
-    why = None
-    if is_deep_grey(image):
+    elif grey:
         big_endian = getattr(getattr(image, "tag_v2", None), "prefix", None) == b"MM"
         if _tag(image, _PHOTOMETRIC) == (0,):
             why = "has 16-bit pixels in which 0 is white"

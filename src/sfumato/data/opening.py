@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from sfumato._checks import SfumatoError
+from sfumato._checks import SfumatoError, within
 from sfumato.data import classes as class_lists
 from sfumato.data.declared import Declared, OnProgress, Order, Purpose
 from sfumato.data.features import PLACES, Cache
@@ -188,11 +188,8 @@ def _check_subgroups(loaded: Parts, purpose: Purpose, spec: str) -> None:
         )
     parts = (loaded.train, loaded.test)
     groups = {name for part in parts if part.subgroups is not None for name in np.unique(part.subgroups)}
-    if len(groups) > MOST_GROUPS:
-        raise SfumatoError(
-            f"the column {purpose.groups_from!r} of {spec} has {len(groups)} groups",
-            f"give a column with at most {MOST_GROUPS}",
-        )
+    counted = f"the number of groups in the column {purpose.groups_from!r} of {spec}"
+    within(None, MOST_GROUPS, optional=False, remedy="give a column with fewer groups", **{counted: len(groups)})
 
 
 def _check_parts(loaded: Parts, spec: str, *, open_set: bool) -> None:

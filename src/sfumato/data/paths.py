@@ -69,7 +69,7 @@ def places_of(spec: str) -> tuple[str, ...]:
 def without_pattern(spec: str) -> str:
     """The source, with a pattern of shards replaced by the folder in which it starts.
 
-    >>> without_pattern("parquet:/data/photos/train-{000..003}.parquet"), without_pattern("parquet:/data/a/**/0*")
+    >>> without_pattern("parquet:/data/photos/train-0*.parquet"), without_pattern("parquet:/data/a/**/0*")
     ('parquet:/data/photos', 'parquet:/data/a')
     >>> without_pattern("parquet:photos/a.parquet"), without_pattern("folder:photos [1]")
     ('parquet:photos/a.parquet', 'folder:photos [1]')
@@ -92,7 +92,7 @@ def stem_of(spec: str) -> str:
     return Path(os.path.abspath(spec.partition(":")[2] or spec)).stem
 
 
-_PATTERN = re.compile(r"[*?\[{]")
+_PATTERN = re.compile(r"[*?\[]")
 
 LARGEST_IMAGE = 80_000_000
 """Pixels. Larger images are refused, since a small file can claim any size."""
@@ -102,16 +102,16 @@ class UnreadableError(SfumatoError):
     """A file that cannot be read as an image, whatever is declared. The owner may choose to skip such files."""
 
 
-def unreadable(name: str, problem: str = "is broken or truncated") -> UnreadableError:
+def unreadable(
+    name: str, problem: str = "is broken or truncated", remedy: str = "replace the file, or remove it"
+) -> UnreadableError:
     """The error for such a file."""
-    return UnreadableError(f"{name} {problem}", "replace the file, or remove it")
+    return UnreadableError(f"{name} {problem}", remedy)
 
 
 def several_images(name: str, problem: str, each: str) -> UnreadableError:
     """The error for a file that holds several images."""
-    return UnreadableError(
-        f"{name} {problem}, but a single image is needed", f"save {each} as a separate file, or remove it"
-    )
+    return unreadable(name, f"{problem}, but a single image is needed", f"save {each} as a separate file, or remove it")
 
 
 def refuse_too_large(pixels: int, name: str, most: int | None = None) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Iterable
+from typing import NoReturn
 
 import numpy as np
 
@@ -142,6 +143,19 @@ BY_FOLDER = "folder"
 """`user_from` if each class folder has a folder for each user."""
 BY_CLASS = "class"
 """`user_from` if each class is one user, named like the class."""
+
+
+def refuse_without_users(subject: str = "the source") -> NoReturn:
+    """Refuses a source without users.
+
+    Args:
+        subject: the source, or what needs its users.
+    """
+    raise SfumatoError(
+        f"{subject} does not name the user of each record",
+        "give a table with the column user, an archive with users_train, or a folder with `user_from`; where each "
+        "class is one user, `user_from=class` says so of all three",
+    )
 
 
 def check_by_class(declared: Declared, where: str, *, has_own_split: bool, user_field: str | None = None) -> None:

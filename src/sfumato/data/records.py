@@ -21,6 +21,7 @@ from typing import Protocol, Self, TypeVar
 
 import numpy as np
 
+from sfumato._checks import SfumatoError
 from sfumato.data import decoding
 from sfumato.data.declared import OnProgress
 from sfumato.data.levels import Levels
@@ -113,13 +114,21 @@ class Identities:
             code = hashlib.blake2b(os.fsencode(path), digest_size=16).digest()
             self._numbers.extend((int.from_bytes(code[:8], "big"), int.from_bytes(code[8:], "big")))
 
-    def repeated(self) -> Iterator[tuple[int, int]]:
-        """Positions of files that were added twice: pairs of the first and each later one."""
+    def refuse_repeated(self, name: Callable[[int], str]) -> None:
+        """Refuses a file that was added twice.
+
+        Args:
+            name: what to call the file at a position in errors.
+        """
         numbers = np.frombuffer(self._numbers, np.uint64).reshape(-1, 2)
         order = np.lexsort((numbers[:, 1], numbers[:, 0]))  # stable: equal files keep their order
         same = (numbers[order[1:]] == numbers[order[:-1]]).all(axis=1)
         for later in np.sort(order[1:][same]).tolist():
-            yield int(np.flatnonzero((numbers == numbers[later]).all(axis=1))[0]), later
+            first = int(np.flatnonzero((numbers == numbers[later]).all(axis=1))[0])
+            raise SfumatoError(
+                f"{name(first)} and {name(later)} are the same file",
+                "keep one of them: the guarantee for one record covers one file name",
+            )
 
 
 Item = TypeVar("Item")

@@ -59,17 +59,13 @@ class SourceSpec(NestedChoices):
         kind, argument = parse(self.spec)
         return Cache(argument).contents.width if kind == CACHE else None
 
-    def refuse_without_users(self, *verb: str) -> None:
-        """Refuses a source whose spelling and declarations show that its records have no users.
-
-        Args:
-            verb: the command with which a folder's users are named.
-        """
+    def refuse_without_users(self) -> None:
+        """Refuses a source whose spelling and declarations show that its records have no users."""
         from sfumato.data.kinds import parse
-        from sfumato.data.subsets import refuse_without_users
+        from sfumato.data.record_users import refuse_without_users
 
         if self.declared.people.user_from is None and parse(self.spec)[0] in ("digits", "folder"):
-            refuse_without_users("" if self.declared.loading.class_from else self.spec, *verb)
+            refuse_without_users(self.spec)
 
     def open(self, owner_key: bytes, *, progress: OnProgress | None = None) -> Source:
         """Opens the source: see `open_source`."""

@@ -19,8 +19,7 @@ import numpy as np
 from sfumato._checks import SfumatoError, fraction, positive_integer
 from sfumato._files import write
 from sfumato.data.pieces import CachedRecords, Part
-from sfumato.data.readers.layout import refuse_without_users
-from sfumato.data.record_users import BY_CLASS, LENGTH, in_test, user_code
+from sfumato.data.record_users import BY_CLASS, LENGTH, in_test, refuse_without_users, user_code
 from sfumato.data.records import numbered
 from sfumato.data.source import FACTS, LEFT_OUT, Source, own_codes
 
@@ -49,11 +48,7 @@ def count_users(declared: int | None, train: Part, where: str) -> int | None:
     if train.users is not None:
         return len(by_user(train)[1]) if declared is None else declared
     if declared is not None:
-        raise SfumatoError(
-            f"`users={declared}` is declared, but {where} does not name the user of each record",
-            "leave it out, or give a table's column user, an archive's users_train, a folder's `user_from`, or "
-            "`user_from=class` if each class is one user",
-        )
+        refuse_without_users(f"`users={declared}` is declared, but {where}")
     return None
 
 
@@ -118,7 +113,7 @@ def hold_out(source: Source, owner_key: bytes, share: float) -> tuple[Source, Pa
 
     Errors: `SfumatoError` if each class of a classifier is one user, since it would never see the held-out classes.
     """
-    fraction("validation", share, remedy="give the share of the training part to hold out, such as 0.1")
+    fraction(validation=share, remedy="give the share of the training part to hold out, such as 0.1")
     if source.user_from == BY_CLASS and not source.open_set:
         raise SfumatoError(
             f"validation {share:g} is held out by user, and by `user_from={BY_CLASS}` whole classes would be",
@@ -174,7 +169,7 @@ def cap_per_user(source: Source, owner_key: bytes, at_most: int, *, examples: in
         examples: the declared number of kept records; None to count them, which makes it a fact that was read. It does
             not follow from the number before the cap, since it depends on the number of records of each user.
     """
-    positive_integer("at_most", at_most, remedy="give the number of records to keep of each user, such as 10")
+    positive_integer(at_most=at_most, remedy="give the number of records to keep of each user, such as 10")
     kept = _ranks(source.train, owner_key) < at_most
     facts = tuple(fact for fact in (*FACTS, LEFT_OUT) if fact in {*source.read, "examples"})
     read = source.read if source.published else facts
@@ -183,7 +178,7 @@ def cap_per_user(source: Source, owner_key: bytes, at_most: int, *, examples: in
         source,
         train=source.train.select(kept),
         zoomed=None if source.zoomed is None else source.zoomed.select(kept),
-        examples=int(kept.sum()) if examples is None else positive_integer("examples", examples),
+        examples=int(kept.sum()) if examples is None else positive_integer(examples=examples),
         read=read,
         fingerprint=hmac.digest(owner_key, f"{source.fingerprint} at most {at_most}".encode(), "sha256").hex(),
         at_most=at_most,

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sfumato._checks import SfumatoError, one_of, positive_integer, within
+from sfumato._checks import SfumatoError, exactly, one_of, positive_integer, within
 from sfumato._files import path_errors, regular_file
 from sfumato.data.classes import NEXT_WORD, TASKS
 from sfumato.data.paths import expanded
@@ -83,14 +83,10 @@ class Tokens:
     """Numbers above the words, of a form with further tokens."""
 
     def __post_init__(self) -> None:
-        for name, most in (("length", LONGEST), ("vocabulary", LARGEST)):
-            within(name, positive_integer(name, getattr(self, name)), None, most)
-        one_of("tokenizer", self.tokenizer, TOKENIZERS)
-        if self.vocabulary <= FIRST:
-            raise SfumatoError(
-                f"vocabulary must be more than {FIRST}, got {self.vocabulary}",
-                "include the numbers 0 (no word) and 1 (unknown)",
-            )
+        positive_integer(length=self.length, vocabulary=self.vocabulary)
+        within(1, LONGEST, length=self.length)
+        within(FIRST + 1, LARGEST, vocabulary=self.vocabulary)
+        one_of(TOKENIZERS, tokenizer=self.tokenizer)
         if (self.tokenizer == "words") != (self.words is not None):
             raise TypeError("words are for the tokenizer words")
         if self.words is not None:
@@ -111,12 +107,11 @@ class Tokens:
         """
         length = LENGTH if length is None else length
         if numbers:
-            if words is not None:
-                raise SfumatoError("words are given, but the texts are already numbers", "leave `words` out")
-            if vocabulary is None:
+            if words is not None or vocabulary is None:
                 raise SfumatoError(
                     "the texts are numbers, but the size of their vocabulary is not declared",
-                    "declare `vocabulary`, such as 30522: the largest number in private texts would reveal them",
+                    "declare `vocabulary`, such as 30522, and leave `words` out: the largest number in private texts "
+                    "would reveal them",
                 )
             return cls(length=length, vocabulary=vocabulary, tokenizer="numbers")
         if words is None:
@@ -199,10 +194,7 @@ class Tokens:
         row = np.asarray(text)
         if self.tokenizer != "numbers" or row.ndim != 1 or row.dtype.kind not in "iu":
             form = "rows of whole numbers" if self.tokenizer == "numbers" else "texts"
-            raise SfumatoError(
-                f"the model reads {form}, got {type(text).__name__}",
-                "give numpy.array([12, 7, ...])" if self.tokenizer == "numbers" else "give a str for each text",
-            )
+            raise SfumatoError(f"the model reads {form}, got {type(text).__name__}", "give an array, or a str")
         self.check(row, "the text")
         return self.pad(row)
 
@@ -239,10 +231,7 @@ class Tokens:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Tokens:
         """The tokens that `to_dict` wrote."""
-        if set(data) != {"tokenizer", "length", "vocabulary", "words"}:
-            raise SfumatoError(
-                f"tokens hold tokenizer, length, vocabulary and words, got {sorted(data)}", "restore the file"
-            )
+        exactly("tokens", data, ("tokenizer", "length", "vocabulary", "words"))
         return cls(**{**data, "words": None if data["words"] is None else tuple(data["words"])})
 
 
@@ -253,30 +242,27 @@ def _hash(word: str) -> int:
 def _listed(path: str) -> tuple[str, ...]:
     """The words of a file, one per line."""
     file = expanded(path)
-    remedy = "give a file of public words, one per line, in UTF-8"
-    with path_errors(f"the list of words {str(file)!r}", remedy, remedy):
+    name, remedy = f"the list of words {str(file)!r}", "give a file of public words, one per line, in UTF-8"
+    with path_errors(name, remedy, remedy):
         content = regular_file(file).read_bytes()
     try:
-        lines = content.decode("utf-8-sig").splitlines()
+        return tuple(line.strip() for line in content.decode("utf-8-sig").splitlines() if line.strip())
     except UnicodeDecodeError:
-        raise SfumatoError(f"the list of words {str(file)!r} is not UTF-8 text", remedy) from None
-    return tuple(line.strip() for line in lines if line.strip())
+        raise SfumatoError(f"{name} is not UTF-8 text", remedy) from None
 
 
 def _checked(words: Sequence[str]) -> tuple[str, ...]:
     """The words. Refuses words that no text can contain, and duplicates."""
-    for word in words:
-        if not isinstance(word, str) or not WORD.fullmatch(word.lower()) or word != word.lower():
+    seen: set[str] = set()
+    for word in words or ("",):
+        valid = isinstance(word, str) and WORD.fullmatch(word.lower()) and word == word.lower()
+        if not valid or word in seen:
             raise SfumatoError(
-                f"words holds {word!r}, which cannot occur in a text",
-                "list lower-case words of letters, digits and inner apostrophes, one per line; of scripts without "
-                "spaces, single characters",
+                f"words holds {word!r}{' twice' if valid else ', which cannot occur in a text'}",
+                "list each lower-case word of letters, digits and inner apostrophes once, one per line; of scripts "
+                "without spaces, single characters",
             )
-    if len(set(words)) < len(words):
-        (twice, *_) = (word for word in words if words.count(word) > 1)
-        raise SfumatoError(f"words holds {twice!r} twice", "list each word once")
-    if not words:
-        raise SfumatoError("words holds no word", "list one per line")
+        seen.add(word)
     return tuple(words)
 
 
@@ -395,5 +381,5 @@ class NextWords(Tokens):
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Tokens:
         """The form that `to_dict` wrote."""
-        one_of("task", data["task"], TASKS)
+        one_of(TASKS, task=data["task"])
         return super().from_dict({name: value for name, value in data.items() if name != "task"})

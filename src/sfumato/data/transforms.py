@@ -5,7 +5,6 @@ All forms of an image give the same pixels, those that a source would read from 
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -22,7 +21,7 @@ from sfumato import _checks
 from sfumato._checks import SfumatoError
 from sfumato.data.declared import check_channels, check_size
 from sfumato.data.decoding import decode, image_errors, prepare, quiet_decoder, read_bytes
-from sfumato.data.levels import Levels, UndeclaredError
+from sfumato.data.levels import Levels
 from sfumato.data.paths import expanded
 from sfumato.data.tokens import NextWords, Tokens, read_each
 
@@ -115,14 +114,6 @@ def _content(image: bytes | bytearray | memoryview | IO[bytes]) -> tuple[bytes, 
     """The bytes of an image, and its name in errors."""
     if isinstance(image, (bytes, bytearray, memoryview)):
         return bytes(image), f"of {len(image)} bytes"
-    if isinstance(image, torch.Tensor):
-        raise SfumatoError(
-            f"image is a tensor of shape {tuple(image.shape)}",
-            "give it as an array with the channels at the end, such as image.permute(1, 2, 0).numpy(), or "
-            "image.numpy() without channels",
-        )
-    if isinstance(image, io.TextIOBase):
-        raise SfumatoError("image is a file opened in text mode", f'open it with "rb", or {_FORMS}')
     name = str(getattr(image, "name", "of an open file"))
     try:
         content = image.read() if hasattr(image, "read") else None
@@ -177,7 +168,7 @@ class Transform:
     def __post_init__(self):
         if self.levels is not None:
             object.__setattr__(self, "window", self.levels.window)
-        check_size(_checks.positive_integer("size", self.size))
+        check_size(_checks.positive_integer(size=self.size))
         check_channels(self.channels)
         for name, check in (("mean", _checks.number), ("std", _checks.positive)):
             value = getattr(self, name)
@@ -186,12 +177,10 @@ class Transform:
                 raise SfumatoError(
                     f"{name} holds {len(values)} numbers for {self.channels} channels", "give one for each channel"
                 )
-            object.__setattr__(self, name, tuple(check(name, number) for number in values))
-        _checks.one_of("interpolation", self.interpolation, INTERPOLATIONS)
-        side = self.size if self.enlarged is None else _checks.positive_integer("enlarged", self.enlarged)
-        if self.resolution is not None:
-            resolution = _checks.positive_integer("resolution", self.resolution)
-            _checks.within("resolution", resolution, None, side, remedy="give enlarged as well")
+            object.__setattr__(self, name, tuple(check(**{name: number}) for number in values))
+        _checks.one_of(INTERPOLATIONS, interpolation=self.interpolation)
+        side = self.size if self.enlarged is None else _checks.positive_integer(enlarged=self.enlarged)
+        _checks.positive_integer(most=side, optional=True, resolution=self.resolution, remedy="give enlarged as well")
 
     @property
     def levels(self) -> Levels | None:
@@ -256,7 +245,7 @@ class Transform:
                 (or of 16 bits, if the model was trained on such). The last of 2 or 4 channels is transparency, which is
                 put on white as in files.
 
-        All forms of an image give the same result (`given.pixels_of`).
+        All forms of an image give the same result (`pixels_of`).
 
         >>> Transform(size=8, channels=3).read(np.zeros((20, 10), np.uint8)).shape
         torch.Size([3, 8, 8])
@@ -270,13 +259,7 @@ class Transform:
             (*[self.size] * 2, self.channels),
         ):
             return image
-        try:
-            return pixels_of(image, size=self.size, channels=self.channels, levels=self.levels)
-        except UndeclaredError as error:
-            raise SfumatoError(
-                error.problem,
-                "save it with 8 bits, or train a model with `bit_depth` (12 if 4095 is white) or `window`",
-            ) from None
+        return pixels_of(image, size=self.size, channels=self.channels, levels=self.levels)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for a JSON file."""
@@ -285,10 +268,7 @@ class Transform:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Transform:
         """The transform that `to_dict` wrote."""
-        names = [entry.name for entry in fields(cls)]
-        if set(data) != set(names):
-            raise SfumatoError(f"a transform holds {', '.join(names)}, got {sorted(data)}", "restore the file")
-        return cls(**data)
+        return cls(**_checks.exactly("a transform", data, [entry.name for entry in fields(cls)]))
 
 
 def _constants(values: Sequence[float], like: torch.Tensor) -> torch.Tensor:
@@ -311,7 +291,7 @@ class FeatureTransform:
     width: int
 
     def __post_init__(self):
-        _checks.positive_integer("width", self.width)
+        _checks.positive_integer(width=self.width)
 
     def __call__(self, features: np.ndarray | torch.Tensor) -> torch.Tensor:
         """Selects the first version of features float32 (n, S, D): (n, D), the centre crop of each image."""

@@ -127,8 +127,7 @@ class InceptionCrops:
     area: float = AREA
 
     def __post_init__(self) -> None:
-        positive_integer("views", self.count)
-        positive_integer("resolution", self.resolution)
+        positive_integer(views=self.count, resolution=self.resolution)
 
     def apply(self, pixels: Tensor, generators: Sequence[np.random.Generator]) -> Tensor:
         """Views (n, K, C, R, R) of images (n, C, H, W), floating-point pixels from 0 to 255.
@@ -253,19 +252,11 @@ class Views:
     crop_area: float = 1.0
 
     def __post_init__(self):
-        _checks.positive_integer(
-            "views", self.count, remedy="give the number of views of each example, such as 1 or 16"
-        )
-        _checks.not_negative("shift", self.shift, remedy="give a number of pixels")
-        if self.shift != 0 or isinstance(self.shift, (bool, float)):
-            _checks.positive_integer("shift", self.shift, remedy="give an integer number of pixels, 0 for none")
-        _checks.number("zoom", self.zoom)
-        _checks.within("zoom", self.zoom, 1, 4, remedy="give 1.2, or 1 for none")
-        if not 0 < _checks.number("crop_area", self.crop_area) <= 1:
-            raise SfumatoError(
-                f"crop_area must be a share of the image's area, above 0 and at most 1, got {self.crop_area!r}",
-                "give the smallest share that a random crop shows, such as 0.08, or 1 for no random crops",
-            )
+        _checks.positive_integer(views=self.count, remedy="give the number of views of each example, such as 1 or 16")
+        _checks.whole_number(least=0, shift=self.shift, remedy="give a number of pixels, 0 for none")
+        _checks.within(1, 4, zoom=self.zoom, remedy="give 1.2, or 1 for none")
+        remedy = "give the smallest share of the image that a random crop shows, such as 0.08, or 1 for no random crops"
+        _checks.positive(most=1, crop_area=self.crop_area, remedy=remedy)
         if self.shift and (self.zoom > 1 or self.crops):
             other = f"crop_area {self.crop_area}" if self.crops else f"zoom {self.zoom}"
             problem = f"shift {self.shift} and {other} are both given, and each moves the image"
@@ -298,7 +289,7 @@ class Views:
 
     def check(self, size: int) -> None:
         """Refuse images too small for the shift, or for the smallest crop. `size`: pixels on the shorter side."""
-        _checks.within("shift", self.shift, None, size - 1, remedy=f"images have {size} pixels: give a smaller shift")
+        _checks.whole_number(most=size - 1, shift=self.shift, remedy=f"images have {size} pixels: give a smaller shift")
         side = self.side(size)
         if self.crops and self.crop_area * side**2 < SMALLEST_CROP**2:
             raise SfumatoError(

@@ -267,7 +267,7 @@ def label_evaluation(
     Pearson 1934), as in `diagnostic`. The fraction of correct decisions has Wilson's interval with N trials, because
     the decisions on one example are correlated.
     """
-    fraction("threshold", threshold, remedy="give the lowest score at which a label is predicted, such as 0.5")
+    fraction(threshold=threshold, remedy="give the lowest score at which a label is predicted, such as 0.5")
     _check_shapes(outputs, labels)
     if labels.shape != (len(outputs), len(names)) or not len(names) or not len(labels):
         raise SfumatoError(
@@ -275,9 +275,11 @@ def label_evaluation(
             "give a source with the model's labels",
         )
     right = predict_labels(outputs, threshold) == labels.bool()
+    shares = right.double().mean(1)
     scores = probabilities(outputs.double(), MULTILABEL).numpy()
     return MultilabelEvaluation(
-        accuracy=_mean_share(right.double().mean(1)),
+        # A share in [0, 1] has at most the variance of a Bernoulli variable with its mean: Wilson's is conservative.
+        accuracy=FigureInterval(shares.mean().item(), *wilson(shares.sum().item(), len(shares))),
         exact_match=diagnostic.proportion(int(right.all(1).sum()), len(right)),
         loss=multilabel_cross_entropy(outputs.double(), labels).item(),
         threshold=threshold,
@@ -302,15 +304,6 @@ def _figures_of_label(name: str, scores: np.ndarray, true: np.ndarray, threshold
         sensitivity=diagnostic.proportion(hits, len(positives)) if len(positives) else None,
         specificity=diagnostic.proportion(rejected, len(negatives)) if len(negatives) else None,
     )
-
-
-def _mean_share(shares: Tensor) -> FigureInterval:
-    """The mean of the examples' fractions (N,), with Wilson's interval.
-
-    A variable in [0, 1] has at most the variance of a Bernoulli variable with the same mean, so the interval is
-    conservative.
-    """
-    return FigureInterval(shares.mean().item(), *wilson(shares.sum().item(), len(shares)))
 
 
 def _check_shapes(outputs: Tensor, labels: Tensor) -> None:

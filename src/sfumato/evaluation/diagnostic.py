@@ -64,9 +64,10 @@ def diagnostic(
         SfumatoError: all examples are positive, or none is; scores that are not finite; a threshold or a prevalence
             outside (0, 1).
     """
-    fraction("threshold", threshold, remedy="give the lowest score of a positive test, such as 0.5")
-    if prevalence is not None:
-        fraction("prevalence", prevalence, remedy="give the share of the class where the test is used, such as 0.01")
+    fraction(threshold=threshold, remedy="give the lowest score of a positive test, such as 0.5")
+    fraction(
+        optional=True, prevalence=prevalence, remedy="give the share of the class where the test is used, such as 0.01"
+    )
     if not np.isfinite(scores).all():
         raise SfumatoError(
             "some scores are not finite: the model has diverged", "train it with a smaller learning rate"

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sfumato._checks import SfumatoError
+from sfumato._checks import SfumatoError, within
 from sfumato._files import read_json
 from sfumato.data import Part
 
@@ -39,36 +39,25 @@ def read(path: str, parts: Sequence[Part], classes: Sequence[str], *, parted: bo
     count = sum(map(len, parts))
     file_lists = [part.files for part in parts if part.files is not None]
     files = [Path(name) for names in file_lists for name in names] if len(file_lists) == len(parts) else []
-    if isinstance(data, dict):
-        if not files:
-            raise SfumatoError(
-                f"label sets {path} are keyed by file name, but the records have no files", "give a list"
-            )
+    numbers = [_NUMBERED.fullmatch(file.name) for file in files]
+    if isinstance(data, dict) and files:
         label_lists = [data[name] for name in _names(files, data, path)]
-    elif isinstance(data, list):
-        numbers = [_NUMBERED.fullmatch(file.name) for file in files]
+    elif isinstance(data, list) and files and all(numbers):
+        indices = [int(number[1]) - 1 for number in numbers if number]
+        remedy = "give the sets of all images"
+        within(
+            max(indices) + 1, None, optional=False, remedy=remedy, **{f"the number of label sets in {path}": len(data)}
+        )
+        label_lists = [_numbers_to_names(data[index], classes, path) for index in indices]
+    elif isinstance(data, list) and parted and len(data) == count:
         label_lists = data
-        if files and all(numbers):
-            indices = [int(number[1]) - 1 for number in numbers if number]
-            if max(indices) >= len(data):
-                raise SfumatoError(
-                    f"label sets {path} end before image {max(indices) + 1}", "give the sets of all images"
-                )
-            label_lists = [_numbers_to_names(_checked_list(data[index], path), classes, path) for index in indices]
-        elif not parted:
-            raise SfumatoError(
-                f"label sets {path} are a list, but these records were split by a hash and have no order",
-                "give an object by file name, or split train and test parts yourself",
-            )
-        elif len(data) != count:
-            problem = f"label sets {path} hold {len(data)} sets for {count} records"
-            raise SfumatoError(problem, "give one for each, or an object by file name")
     else:
-        raise SfumatoError(f"label sets {path} are neither a list nor an object", "write a list of lists")
-    positions = {name: index for index, name in enumerate(classes)}
-    return [
-        frozenset(_position(label, positions, path) for label in _checked_list(labels, path)) for labels in label_lists
-    ]
+        order = f"for {count} records" + ("" if parted else " that were split by a hash and have no order")
+        raise SfumatoError(
+            f"label sets {path} hold {len(data) if isinstance(data, (list, dict)) else 'no'} sets {order}",
+            "give a list of one set for each record in order or, for records from files, an object by file name",
+        )
+    return [_positions(labels, classes, path) for labels in label_lists]
 
 
 def accuracy(outputs: Tensor, sets: Sequence[frozenset[int]]) -> tuple[float, int]:
@@ -104,9 +93,9 @@ def _names(files: Sequence[Path], data: Mapping[str, Any], path: str) -> list[st
     return names
 
 
-def _numbers_to_names(labels: list[Any], classes: Sequence[str], path: str) -> list[Any]:
+def _numbers_to_names(labels: Any, classes: Sequence[str], path: str) -> Any:
     """Translates ImageNet's class numbers to names: by the rank of the WordNet numbers, or the numbers themselves."""
-    if all(isinstance(label, str) for label in labels):
+    if not isinstance(labels, list) or all(isinstance(label, str) for label in labels):
         return labels
     if len(classes) == _IMAGENET and all(map(_WORDNET.fullmatch, classes)):
         names = dict(enumerate(sorted(classes)))
@@ -120,18 +109,13 @@ def _numbers_to_names(labels: list[Any], classes: Sequence[str], path: str) -> l
     return [names.get(label, str(label)) if type(label) is int else label for label in labels]
 
 
-def _checked_list(labels: Any, path: str) -> list[Any]:
-    if not isinstance(labels, list):
-        raise SfumatoError(f"label sets {path} hold {labels!r} instead of a list", "write each set as a list")
-    return labels
-
-
-def _position(label: Any, positions: dict[str, int], path: str) -> int:
-    if isinstance(label, str) and label in positions:
-        return positions[label]
-    if isinstance(label, int) and not isinstance(label, bool) and 0 <= label < len(positions):
-        return label
-    raise SfumatoError(
-        f"label sets {path} hold {label!r}, which is neither a class nor a position below {len(positions)}",
-        "write class names, or positions in the class list",
-    )
+def _positions(labels: Any, classes: Sequence[str], path: str) -> frozenset[int]:
+    """The positions of a set of correct classes in the class list."""
+    known: dict[Any, int] = {name: index for index, name in enumerate(classes)} | dict(enumerate(range(len(classes))))
+    for label in labels if isinstance(labels, list) else [labels]:
+        if not isinstance(labels, list) or type(label) not in (str, int) or label not in known:
+            raise SfumatoError(
+                f"label sets {path} hold {label!r}, which is neither a class nor a position below {len(classes)}",
+                "write each set as a list of class names, or of positions in the class list",
+            )
+    return frozenset(known[label] for label in labels)

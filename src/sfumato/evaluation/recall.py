@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sfumato._checks import SfumatoError, positive, positive_integer, within
+from sfumato._checks import SfumatoError, positive, positive_integer
 from sfumato.evaluation.similarity import (
     BLOCK,
     STEPS,
@@ -106,17 +106,24 @@ def recall_at_far(
     """
     embeddings = checked_embeddings(embeddings)
     codes = torch.from_numpy(codes_of(labels, len(embeddings))).to(embeddings.device)
-    rates = sorted(_checked_rate(far) for far in ((fars,) if isinstance(fars, (int, float)) else fars))
-    if minibatch is not None:
-        positive_integer("minibatch", minibatch)
-    positive_integer("side", side)
+    rates = sorted(map(float, (fars,) if isinstance(fars, (int, float)) else fars))
+    for far in rates:
+        positive(most=1, far=far, remedy="give a share such as 1e-3")
+    positive_integer(optional=True, minibatch=minibatch)
+    positive_integer(side=side)
 
     def pairs() -> Iterator[tuple[Tensor, Tensor]]:
         return _pairs(embeddings, codes, minibatch, side)
 
     coarse = _value_counts(((steps >> _HALF, same) for steps, same in pairs()), _UPPER, embeddings.device)
     different, same = (int(count) for count in coarse.sum(1))
-    _refuse_without(same, different, len(embeddings), minibatch)
+    if not same or not different:
+        which = f"of {'different classes' if same else 'one class'}"
+        where = f" within minibatches of {minibatch:,}" if minibatch else ""
+        raise SfumatoError(
+            f"no two of {len(embeddings):,} images{where} are {which}",
+            "give at least two images of one class, and at least two classes",
+        )
     # `rank` pairs of different classes may be accepted. The threshold lies above the similarity of the next one.
     ranks = [_allowed(far, different) for far in rates]
     uppers = [_place(coarse[_DIFFERENT], rank) if rank < different else -1 for rank in ranks]
@@ -142,18 +149,12 @@ def roc(
         lowest: a power of ten, at most 0.1.
         per_decade: number of rates per factor of ten.
     """
-    decades = -round(math.log10(positive("lowest", lowest)))
+    decades = -round(math.log10(positive(lowest=lowest)))
     if decades < 1 or not math.isclose(lowest, 10.0**-decades):
         raise SfumatoError(f"lowest must be a power of ten below 1, got {lowest!r}", "give 1e-5, or 1e-6")
-    number = decades * positive_integer("per_decade", per_decade)
+    number = decades * positive_integer(per_decade=per_decade)
     rates = [float(f"{10 ** (-step / per_decade):.6g}") for step in range(number + 1)]
     return recall_at_far(embeddings, labels, rates, minibatch=minibatch)
-
-
-def _checked_rate(far: float) -> float:
-    positive("far", far)
-    within("far", far, None, 1, remedy="give a share such as 1e-3")
-    return float(far)
 
 
 def _allowed(far: float, different: int) -> int:
@@ -178,17 +179,6 @@ def _point(far: float, rank: int, upper: int, coarse: Tensor, fine: Tensor) -> O
         far=float(accepted[_DIFFERENT]),
         recall=float(accepted[_SAME]),
         threshold=((upper << _HALF) + last + 1) / STEPS,
-    )
-
-
-def _refuse_without(same: int, different: int, images: int, minibatch: int | None) -> None:
-    if same and different:
-        return
-    which = "of one class" if not same else "of different classes"
-    where = f" within minibatches of {minibatch:,}" if minibatch else ""
-    raise SfumatoError(
-        f"no two of {images:,} images{where} are {which}",
-        "give at least two images of one class, and at least two classes",
     )
 
 
@@ -253,7 +243,9 @@ def compare_recall(embeddings: Mapping[str, Tensor], labels: Labels, *, far: flo
         embedding has no direction. "gain": the same for the recall of the result minus that of the beginning.
     """
     codes = codes_of(labels, len(next(iter(embeddings.values()))))
-    resamples = _resamples(int(codes.max()) + 1)
+    classes = int(codes.max()) + 1
+    # How often each class occurs in each resample, int64 (REPLICATES, classes).
+    resamples = np.random.default_rng(0).multinomial(classes, np.full(classes, 1 / classes), size=REPLICATES)
     results: dict[str, Any] = {"images": len(codes)}
     replicates: dict[str, np.ndarray] = {}
     for name, vectors in embeddings.items():
@@ -269,12 +261,6 @@ def compare_recall(embeddings: Mapping[str, Tensor], labels: Labels, *, far: flo
         difference = results[RESULT][0] - results[BEGINNING][0]
         results["gain"] = [difference, *_ends(replicates[RESULT] - replicates[BEGINNING])]
     return results
-
-
-def _resamples(classes: int) -> np.ndarray:
-    """How often each class occurs in each resample, int64 (REPLICATES, classes)."""
-    generator = np.random.default_rng(0)
-    return generator.multinomial(classes, np.full(classes, 1 / classes), size=REPLICATES)
 
 
 def _ends(values: np.ndarray) -> tuple[float, float]:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sfumato._checks import SfumatoError, number, positive_integer, within
+from sfumato._checks import SfumatoError, number, positive_integer
 from sfumato.models import evaluation_mode
 
 Labels = Sequence[int] | Sequence[str] | np.ndarray | Tensor
@@ -53,7 +53,7 @@ def verify(first: Tensor, second: Tensor, threshold: float) -> Tensor:
         bool (...).
     """
     # A threshold that accepts nothing may exceed 1 by less than the precision of float32.
-    return similarity(first, second).double() >= number("threshold", threshold)
+    return similarity(first, second).double() >= number(threshold=threshold)
 
 
 def checked_embeddings(embeddings: Tensor | np.ndarray) -> Tensor:
@@ -132,8 +132,6 @@ def embed(model: nn.Module, batches: Iterable[Tensor]) -> Tensor:
     device = next(model.parameters()).device
     with evaluation_mode(model), torch.no_grad():
         embeddings = [normalise(model(images.to(device))).float().cpu() for images in batches]
-    if not embeddings:
-        raise SfumatoError("there are no images to embed", "pass at least one batch")
     return torch.cat(embeddings)
 
 
@@ -157,12 +155,7 @@ def nearest(gallery: Tensor, queries: Tensor | None = None, *, k: int = 5, side:
     gallery = checked_embeddings(gallery)
     queried = gallery if queries is None else checked_embeddings(queries)
     others = len(gallery) - (queries is None)
-    within("k", positive_integer("k", k), None, others, remedy="give at most the number of images to choose from")
-    if queried.shape[1] != gallery.shape[1]:
-        raise SfumatoError(
-            f"queries have {queried.shape[1]} dimensions and the gallery's embeddings {gallery.shape[1]}",
-            "embed both with the same model",
-        )
+    positive_integer(most=others, k=k, remedy="give at most the number of images to choose from")
     blocks_of_keys = [
         _best(normalise(queried[row : row + side]), gallery, k, side, None if queries is not None else row)
         for row in range(0, len(queried), side)

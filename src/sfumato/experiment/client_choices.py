@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from sfumato._checks import SfumatoError, below_one, not_negative, one_of, positive, positive_integer, within
+from sfumato._checks import SfumatoError, below_one, not_negative, one_of, positive, positive_integer
 from sfumato._choices import all_optional, optional_choice
 from sfumato.averaging.choices import Averages
 from sfumato.experiment.settings import Budget
@@ -205,21 +205,16 @@ class LocalSGD:
     temperature: float | None = None
 
     def __post_init__(self) -> None:
-        positive("client_rate", self.learning_rate)
-        positive("head_scale", self.head_scale)
-        below_one("client_momentum", self.momentum)
-        positive_integer("client_epochs", self.epochs)
-        positive_integer("client_batch_size", self.batch_size)
-        if self.examples is not None:
-            positive_integer("client_examples", self.examples)
-        if self.shuffle_buffer is not None:
-            not_negative("shuffle_buffer", self.shuffle_buffer)
-        one_of("client_loss", self.loss, LOSSES)
-        one_of("head", self.head, HEADS)
-        not_negative("reconstruction_steps", self.reconstruction_steps)
-        one_of("client_head", self.first_head, FIRST_HEADS)
-        if self.temperature is not None:
-            positive("client_temperature", self.temperature)
+        positive(client_rate=self.learning_rate, head_scale=self.head_scale)
+        below_one(client_momentum=self.momentum)
+        positive_integer(client_epochs=self.epochs, client_batch_size=self.batch_size)
+        positive_integer(optional=True, client_examples=self.examples)
+        not_negative(optional=True, shuffle_buffer=self.shuffle_buffer)
+        one_of(LOSSES, client_loss=self.loss)
+        one_of(HEADS, head=self.head)
+        not_negative(reconstruction_steps=self.reconstruction_steps)
+        one_of(FIRST_HEADS, client_head=self.first_head)
+        positive(optional=True, client_temperature=self.temperature)
         self._check_heads()
 
     def _check_heads(self) -> None:
@@ -273,13 +268,11 @@ class Clients:
     far: float = 1e-3
 
     def __post_init__(self) -> None:
-        positive_integer("clients", self.count, remedy="give the number of virtual clients in a round")
-        one_of("grouping", self.grouping, GROUPINGS)
-        one_of("method", self.method, METHODS)
-        positive_integer("dimension", self.dimension)
-        remedy = "give a share such as 0.001"
-        positive("far", self.far, remedy=remedy)
-        within("far", self.far, None, 1, remedy=remedy)
+        positive_integer(clients=self.count, remedy="give the number of virtual clients in a round")
+        one_of(GROUPINGS, grouping=self.grouping)
+        one_of(METHODS, method=self.method)
+        positive_integer(dimension=self.dimension)
+        positive(most=1, far=self.far, remedy="give a share such as 0.001")
 
     @property
     def head_in_model(self) -> bool:

@@ -130,7 +130,15 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
         decided = by_method.get(experiment.chosen, _private)(experiment, source)
         return decided._replace(reasons=[*why, *decided.reasons])
 
-    def refuse_early(self, spec: SourceSpec | None = None) -> None:
+    def select_records(self, source: Source) -> Source:
+        """The source to train on, with at most `per_user` records of each user. Refuses a source without classes."""
+        from sfumato.experiment import users
+
+        source = users.cap_records(source, self.per_user)
+        source.require_classes("a training of embeddings")
+        return source
+
+    def check_source(self, spec: SourceSpec | None = None) -> None:
         """Refuse options that are impossible for any data, or for this source as declared."""
         from sfumato.privacy import User
 
@@ -140,8 +148,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
             self.refuse_no_noise()
             self.refuse_orders()
         self.refuse_others()
-        if self.per_user is not None:
-            positive_integer("per_user", self.per_user)
+        positive_integer(optional=True, per_user=self.per_user)
         settings = Settings.provisional(vars(self), ema=DECAY if self.aggregate == "ema" else 0.0)
         settings.check_steps(self.steps)
         self.clients_of(**{} if self.clients is None else {"count": self.clients})
@@ -169,7 +176,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
     @property
     def chosen(self) -> str:
         """The requested method, or the default."""
-        return one_of("method", self.method or METHODS[0], METHODS)
+        return one_of(METHODS, method=self.method or METHODS[0])
 
     @property
     def given(self) -> dict[str, Any]:
@@ -236,7 +243,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
     def size_of_round(self, population: int, reasons: list[str]) -> int:
         """The expected number of users (groups, if these are fixed) in a round. Adds to `reasons`."""
         if self.batch_size is not None:
-            return positive_integer("batch_size", self.batch_size)
+            return positive_integer(batch_size=self.batch_size)
         size = max(1, min(USERS_PER_ROUND, population // 4))
         units = "groups" if self.grouping == "fixed" else "users"
         reasons.append(f"batch size {size} (by rule: {units} in a round: {USERS_PER_ROUND}, a quarter at most)")
@@ -269,7 +276,7 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
         has_heads = self.chosen in LOCAL_HEAD and self.client_loss in (None, "softmax")
         by_rule: dict[str, Any] = {"examples": 2048, "first_head": "prototype" if has_heads else "random"}
         by_rule["head"] = "global" if self.chosen in ("fedavg", "fedavg-noiseless") else "local"
-        if one_of("client_head", self.client_head or by_rule["first_head"], FIRST_HEADS) == "prototype":
+        if one_of(FIRST_HEADS, client_head=self.client_head or by_rule["first_head"]) == "prototype":
             by_rule |= {"head_scale": 1.0, "temperature": TEMPERATURE}
         return LocalSGD(**by_rule | {CLIENT_OPTIONS[name]: value for name, value in options.items()})
 
@@ -307,9 +314,8 @@ def _private(experiment: EmbeddingExperiment, source: Source) -> EmbeddingDecisi
     if experiment.delta is None:
         reasons.append(f"delta {plan.delta:g} (by rule: at most 1e-5 and 1/(10 N), N users)")
     if experiment.noise_multiplier is not None:
-        reasons.append(
-            f"note: noise multiplier {plan.noise_multiplier:g} comes to epsilon {rounded_up(plan.epsilon())}"
-        )
+        epsilon = rounded_up(plan.epsilon())
+        reasons.append(f"note: noise multiplier {plan.noise_multiplier:g} comes to epsilon {epsilon}")
     return EmbeddingDecision(plan, settings, clients, reasons)
 
 
@@ -361,12 +367,8 @@ def _dpsgd(experiment: EmbeddingExperiment, source: Source) -> EmbeddingDecision
     classifier = Experiment(**options, unit="user", per_user=experiment.per_user, per_step=ALL, views=1, model="cnn")
     plan, settings, reasons = classifier.decide(source)
     network = experiment.settings(source).network
-    settings = replace(
-        settings,
-        model=network.model,
-        pretrained=network.pretrained,
-        pretrained_weights=network.pretrained_weights,
-    )
+    named = {name: getattr(network, name) for name in ("model", "pretrained", "pretrained_weights")}
+    settings = replace(settings, **named)
     clients = experiment.clients_of(local=replace(experiment.local(), head="global"))
     return EmbeddingDecision(plan, settings, clients, reasons)
 
@@ -379,12 +381,12 @@ def _central(experiment: EmbeddingExperiment, source: Source) -> PublicDecision:
         raise SfumatoError("method central has no guarantee, but a budget is given", "leave the budget out")
     images = len(source.train)
     batch_size = min(images, CENTRAL_BATCH if experiment.batch_size is None else experiment.batch_size)
-    steps = CENTRAL_EPOCHS * max(1, images // positive_integer("batch_size", batch_size))
+    steps = CENTRAL_EPOCHS * max(1, images // positive_integer(batch_size=batch_size))
     return PublicDecision(
         settings=experiment.settings(source),
         clients=experiment.clients_of(),
         batch_size=batch_size,
-        steps=steps if experiment.steps is None else positive_integer("steps", experiment.steps),
+        steps=steps if experiment.steps is None else positive_integer(steps=experiment.steps),
         reasons=[],
     )
 
@@ -419,7 +421,7 @@ def _noiseless(experiment: EmbeddingExperiment, source: Source) -> PublicDecisio
         settings=settings,
         clients=experiment.clients_by_rule(source, settings, batch_size, reasons),
         batch_size=batch_size,
-        steps=ROUNDS if experiment.steps is None else positive_integer("steps", experiment.steps),
+        steps=ROUNDS if experiment.steps is None else positive_integer(steps=experiment.steps),
         reasons=reasons,
         rounds=NoiselessRounds(population, norm, experiment.quantile, experiment.per_user),
     )

@@ -97,15 +97,17 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
         """Refuses options that are impossible for this source, as far as its spelling and declarations show."""
         self._provisional.check_source(spec, self.model)
         if self.unit == "user":
-            spec.refuse_without_users("train --unit user")
+            spec.refuse_without_users()
         elif spec.declared.examples is not None:
-            self._check_plan(positive_integer("examples", spec.declared.examples))
+            self._check_plan(positive_integer(examples=spec.declared.examples))
 
     def _check_plan(self, examples: int) -> None:
         """Refuses plans that are impossible for this many examples, and so for fewer."""
         from sfumato.privacy import Example, User
+        from sfumato.privacy.unit import shown_by_plan
 
-        unit = User(at_most=self.per_user, per_step=self.per_step) if self.unit == "user" else Example()
+        shown = None if self.per_step is None else shown_by_plan(self.per_step, self.per_user)
+        unit = User(at_most=self.per_user, per_step=shown) if self.unit == "user" else Example()
         drift_size = {} if self.drift is None or self.drift_size is not None else {"drift_size": 1}
         request = self.request(examples, momentum=0.0, **drift_size)
         check_plan(self, unit, request, examples=examples)
@@ -241,7 +243,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
         from sfumato.experiment import defaults, drift, users
         from sfumato.privacy.planning import remarks
 
-        notes = [remarks.large_delta_note(plan), remarks.uneven_turns_note(plan), drift.size_note(source, plan)]
+        notes = [remarks.large_delta_note(plan), remarks.unused_examples_note(plan), drift.size_note(source, plan)]
         units, counted = users.count_candidates(source, plan)
         if users.is_far(plan.population, counted):
             sizes = (

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from sfumato import _devices
-from sfumato._checks import SfumatoError, one_of, positive_integer
+from sfumato._checks import SfumatoError, one_of, positive_integer, whole_number
 from sfumato._choices import NestedChoices, all_optional, choice, choices_of, optional_choice, recorded
 from sfumato.averaging.choices import Averages
 from sfumato.models.choices import LossSettings, Network, NormSettings
@@ -84,10 +84,10 @@ class Budget:
     def check_numbers(self) -> None:
         """Refuses invalid values of epsilon, steps and batch size."""
         _ = self.target
-        if self.steps is not None:
-            positive_integer("steps", self.steps, remedy="give the number of training steps")
-        if self.batch_size is not None:
-            positive_integer("batch_size", self.batch_size, remedy="give the expected number of examples in a step")
+        positive_integer(optional=True, steps=self.steps, remedy="give the number of training steps")
+        positive_integer(
+            optional=True, batch_size=self.batch_size, remedy="give the expected number of examples in a step"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,9 +244,8 @@ class Settings(NestedChoices):
 
     def __init__(self, **choices: Any):
         super().__init__(**choices)
-        one_of("noise", self.noise, NOISES, remedy="choose one of these; `noise_multiplier` sets the amount of noise")
-        if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int)):
-            raise SfumatoError(f"seed must be a whole number, got {self.seed!r}", "give a number such as 0")
+        one_of(NOISES, noise=self.noise, remedy="choose one of these; `noise_multiplier` sets the amount of noise")
+        whole_number(least=None, optional=True, seed=self.seed, remedy="give a number such as 0")
 
     def flat(self) -> dict[str, Any]:
         """Every setting by name, the most important first."""
@@ -270,13 +269,12 @@ class Settings(NestedChoices):
 
         descent, averages = self.descent, self.averages
         optim.check_schedule(descent.schedule, steps=steps, warmup=descent.warmup)
-        if descent.optimizer != optim.OWN:  # a custom one is checked when it is made
-            optim.check(
-                descent.optimizer,
-                learning_rate=descent.learning_rate,
-                momentum=descent.momentum,
-                weight_decay=descent.weight_decay,
-            )
+        optim.check(
+            descent.optimizer,
+            learning_rate=descent.learning_rate,
+            momentum=descent.momentum,
+            weight_decay=descent.weight_decay,
+        )
         if averages.aggregate_last is None:
             EMA(averages.ema, averages.ema_form)
         if averages.aggregate is not None and steps is not None and averages.aggregate_from >= steps:
@@ -342,9 +340,8 @@ class Performance:
     def __post_init__(self) -> None:
         if not isinstance(self.methods, Mapping):
             raise SfumatoError(f"methods must be a mapping, got {self.methods!r}", "give those of a ClippedGradient")
-        positive_integer("threads", self.threads)
-        positive_integer("micro_batch", self.micro_batch)
-        one_of("precision", self.precision, _devices.PRECISIONS)
+        positive_integer(threads=self.threads, micro_batch=self.micro_batch)
+        one_of(_devices.PRECISIONS, precision=self.precision)
         _devices.check_name(self.device)
 
     def to_dict(self) -> dict[str, Any]:

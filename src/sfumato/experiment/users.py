@@ -34,15 +34,14 @@ def user_cap(source: Source, unit: str | None, per_user: int | None) -> int | No
 
 def check_choices(unit: str | None, per_user: int | None, per_step: int | None) -> None:
     """Refuses values of unit, per_user and per_step that are invalid for every source."""
-    if unit is not None:
-        one_of("unit", unit, ("example", "user"))
+    one_of(("example", "user"), optional=True, unit=unit)
     for name, value in (("per_user", per_user), ("per_step", per_step)):
         if value is not None and unit != "user":
             raise SfumatoError(
                 f"`{name}={value}` applies to users, but the unit is an example", "give `unit=user`, or leave it out"
             )
-        if value is not None:
-            positive_integer(name, value, remedy="give a number of records of each user, such as 10")
+    remedy = "give a number of records of each user, such as 10"
+    positive_integer(optional=True, per_user=per_user, per_step=per_step, remedy=remedy)
 
 
 def person_note(source: Source, plan: PrivacyPlan) -> str | None:

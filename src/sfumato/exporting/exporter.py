@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import logging
+import math
 import os
 import tempfile
 import warnings
@@ -31,8 +32,6 @@ from sfumato.training.conclusion.finish import CARD, exported_card
 
 TOLERANCE = 1e-5
 """Largest absolute difference between the outputs of an exported model and the run's model."""
-ENDINGS = {".onnx": "onnx", ".pt2": "torch-export"}
-"""Formats whose model is one file, by the ending of its name."""
 COUNTS = (1, 2, 7)
 """Sizes of the batches of synthetic records on which the outputs are compared."""
 
@@ -42,7 +41,7 @@ class Exported:
     """An exported model.
 
     Args:
-        path: the folder, or the model's file if a file was requested.
+        path: the folder.
         files: the names of the written files, the model first.
         difference: the largest difference between its outputs and those of the run's model, on synthetic records.
     """
@@ -68,9 +67,8 @@ def export(
     Args:
         run: the run directory, or a model file, such as one written by `aggregate`.
         to: "onnx" or "torch-export".
-        output: the folder, which must hold nothing but this export. Or the model's file, if the name ends in .onnx or
-            .pt2; NAME.preprocessing.json and NAME.README.md are then written next to it. (default: export-TO in the run
-            directory, or NAME-TO next to a model file NAME.safetensors)
+        output: the folder, which must hold nothing but this export. (default: export-TO in the run directory, or
+            NAME-TO next to a model file NAME.safetensors)
         model: as for `load`.
 
     **Guarantee.** Post-processing of the released model, at no privacy cost.
@@ -79,7 +77,7 @@ def export(
         SfumatoError: an unfinished run, an unknown format, a missing package, a model that the format cannot represent,
             outputs that differ from the run's by more than 1e-5, or a folder with other files.
     """
-    form = FORMATS[one_of("to", to, FORMATS)]
+    form = FORMATS[one_of(FORMATS, to=to)]
     refuse_missing(to)
     loaded, path = load(run, model=model), Path(run)
     if loaded.loss == NEXT_WORD:
@@ -87,37 +85,28 @@ def export(
             "the model predicts the next word, for which there is no format", "use it with sfumato predict"
         )
     file, stem = (path / names.MODEL, "export") if path.is_dir() else (path, path.stem)
-    target = file.with_name(f"{stem}-{to}") if output is None else Path(output)
-    single = _is_file(target, to)
-    folder, renamed = target, {}
-    if single:
-        others = {name: f"{target.stem}.{name}" for name in (export_description.FILE, CARD)}
-        folder, renamed = target.parent, {form.file: target.name, **others}
-    else:
-        _refuse_occupied(folder)
+    folder = file.with_name(f"{stem}-{to}") if output is None else Path(output)
     served = Served(loaded)
     with safe_open(file, "pt") as stored:
         spelling = (parse_description(stored.metadata(), file) or {})["model"]
     released = names.file_hash(file)
     facts = export_description.describe_export(served, model=spelling, to=to, released=released)
     description = (json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode()
-    contents = {renamed.get(export_description.FILE, export_description.FILE): description}
-    _refuse_other(folder, contents)
+    contents = {export_description.FILE: description}
+    _refuse_other(folder, contents, complete=False)
     with tempfile.TemporaryDirectory() as temporary:
         staging = Path(temporary)
-        with _quiet(), _refusing(spelling, to):
+        with _guarded(spelling, to):
             form.write(served, staging, facts)
             difference = _checked(form.opened(staging, served), served, spelling, to)
         files = sorted(staging.iterdir(), key=lambda path: path.name != form.file)
-        contents = {renamed.get(path.name, path.name): path.read_bytes() for path in files} | contents
+        contents = {path.name: path.read_bytes() for path in files} | contents
     use = export_description.use(served, form.use)
-    for name, new_name in renamed.items():
-        use = use.replace(name, new_name)
     network = f"{spelling} on {facts['backbone']}" if "backbone" in facts else spelling
     card = exported_card(path, loaded, model=network, use=use, library=form.library, released=released)
-    contents |= {renamed.get(CARD, CARD): card.encode()}
-    _write(folder, contents, alone=not single)
-    return Exported(path=target, files=tuple(contents), difference=difference)
+    contents |= {CARD: card.encode()}
+    _write(folder, contents)
+    return Exported(path=folder, files=tuple(contents), difference=difference)
 
 
 @torch.no_grad()
@@ -127,12 +116,8 @@ def _checked(answer: Any, served: Served, model: str, to: str) -> float:
     for count in COUNTS:
         records = served.synthetic(count)
         expected, outputs = served(records), answer(records)
-        if outputs.shape != expected.shape:
-            raise SfumatoError(
-                f"model {model!r} exported to {to} gives outputs of shape {tuple(outputs.shape)}",
-                "choose another format",
-            )
-        difference = (outputs - expected).abs().max().item()
+        alike = outputs.shape == expected.shape
+        difference = (outputs - expected).abs().max().item() if alike else math.inf
         if not difference <= TOLERANCE:
             raise SfumatoError(
                 f"model {model!r} exported to {to} differs from the run's model by {difference:.1e} on synthetic "
@@ -143,72 +128,50 @@ def _checked(answer: Any, served: Served, model: str, to: str) -> float:
     return largest
 
 
-def _is_file(target: Path, to: str) -> bool:
-    """Whether the name has the ending of a model file; refuses the ending of another format."""
-    by_ending = ENDINGS.get(target.suffix)
-    if by_ending not in (None, to):
-        raise SfumatoError(f"{target} has the ending of {by_ending}, not of {to}", f"give `to={by_ending}`")
-    return by_ending is not None
+def _refuse_other(folder: Path, contents: dict[str, bytes], *, complete: bool) -> None:
+    """Refuses a folder with other contents in one of these files, or with other files.
+
+    Args:
+        complete: whether `contents` is the whole export; otherwise an export may hold other files.
+    """
+    existing = sorted(folder.iterdir()) if folder.is_dir() else [folder] if folder.exists() else []
+    known = complete or folder / export_description.FILE not in existing
+    for path in existing:
+        if path.name in contents:
+            if path.is_dir() or path.read_bytes() != contents[path.name]:
+                raise SfumatoError(f"{path} already exists with other contents", "give another `output`")
+        elif known:
+            raise SfumatoError(f"{path} is not part of this export", "give another `output`")
 
 
-def _refuse_occupied(folder: Path) -> None:
-    """Refuses a path that exists and is not an export."""
-    if folder.exists() and (
-        not folder.is_dir() or (any(folder.iterdir()) and not (folder / export_description.FILE).is_file())
-    ):
-        raise SfumatoError(f"{folder} exists and holds no exported model", "give another `output`")
-
-
-def _refuse_other(folder: Path, contents: dict[str, bytes]) -> None:
-    """Refuses a folder that has a file of one of these names with other contents."""
-    for name, content in sorted(contents.items()):
-        if (folder / name).is_dir() or ((folder / name).exists() and (folder / name).read_bytes() != content):
-            raise SfumatoError(f"{folder / name} already exists with other contents", "give another `output`")
-
-
-def _write(folder: Path, contents: dict[str, bytes], *, alone: bool) -> None:
-    """Writes the missing files. Refuses files with other contents and, with `alone`, any other files."""
-    existing = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    for name in sorted(existing - set(contents)) if alone else ():
-        raise SfumatoError(f"{folder / name} is not part of this export", "give another `output`")
-    _refuse_other(folder, contents)
+def _write(folder: Path, contents: dict[str, bytes]) -> None:
+    """Writes the missing files."""
+    _refuse_other(folder, contents, complete=True)
     try:
         make_directory(folder)
     except OSError as error:
         raise SfumatoError(f"{folder} cannot be created ({error.strerror})", "give another `output`") from None
     for name, content in contents.items():
-        if name not in existing:
+        if not (folder / name).exists():
             write(folder / name, content)
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Suppresses the output of torch and onnxscript."""
-    before = logging.root.manager.disable
+def _guarded(model: str, to: str) -> Iterator[None]:
+    """Suppresses the output of torch and onnxscript, and turns their errors into a refusal of one line."""
+    before, sink = logging.root.manager.disable, io.StringIO()
     logging.disable(logging.CRITICAL)
     try:
-        sink = io.StringIO()
         with warnings.catch_warnings(), contextlib.redirect_stdout(sink), contextlib.redirect_stderr(sink):
             warnings.simplefilter("ignore")
             yield
-    finally:
-        logging.disable(before)
-
-
-@contextlib.contextmanager
-def _refusing(model: str, to: str) -> Iterator[None]:
-    """Turns errors of the export libraries into a refusal of one line."""
-    try:
-        yield
     except (SfumatoError, MemoryError):
         raise
     except Exception as error:  # tracing raises the module's own errors, and dozens of other types
         lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
-        remedy = (
-            "make its forward independent of the values and the number of inputs"
-            if to != "onnx"
-            else ("try --to torch-export; its forward must not depend on the values and the number of inputs")
-        )
         raise SfumatoError(
-            f"model {model!r} cannot be exported to {to} ({type(error).__name__}: {lines[0][:300]})", remedy
+            f"model {model!r} cannot be exported to {to} ({type(error).__name__}: {lines[0][:300]})",
+            "its forward must not depend on the values and the number of inputs; torch-export takes more models",
         ) from error
+    finally:
+        logging.disable(before)

@@ -52,7 +52,7 @@ class BoundedSum:
             adjacency: "add-or-remove" or "zero-out" for one example (or one user with all of their records): ``C``;
                 "replace-one": ``2 C``.
         """
-        return _SENSITIVITY[one_of("adjacency", adjacency, _SENSITIVITY)] * self._max_norm
+        return _SENSITIVITY[one_of(_SENSITIVITY, adjacency=adjacency)] * self._max_norm
 
 
 class ClippedGradient(BoundedSum):
@@ -118,7 +118,7 @@ class ClippedGradient(BoundedSum):
         model = external_models.unwrap(model)
         loss = external_models.loss_on_logits(model, loss)
         self._model = model
-        super().__init__(positive("max_norm", max_norm), positive_integer("views", views))
+        super().__init__(positive(max_norm=max_norm), positive_integer(views=views))
         if self._max_norm < _LEAST_NORM:
             raise SfumatoError(
                 f"max_norm must be at least {_LEAST_NORM}, got {max_norm}: float32 cannot hold smaller sums exactly",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import threading
 from collections.abc import Iterator
@@ -17,9 +16,10 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from torch.nn.modules import module as registration
 
-from sfumato._checks import SfumatoError, positive_integer
+from sfumato._checks import SfumatoError, positive_integer, whole_number
 from sfumato.models.networks import zoo
 from sfumato.models.pretrained import (
+    check_weights,
     classifier_names,
     copy_weights,
     per_channel,
@@ -92,20 +92,13 @@ class Backbone(nn.Module):
         shape = (architecture.channels, architecture.size, architecture.size)
         try:
             with torch.no_grad():
-                features = network(torch.zeros(2, *shape))
+                _, self.width = network(torch.zeros(2, *shape)).shape
         except Exception as error:
             raise SfumatoError(
-                f"backbone {architecture.name!r} fails on images of {' x '.join(map(str, shape))}: "
-                f"{' '.join(str(error).split())}",
-                "give another `resolution`, or another backbone",
+                f"backbone {architecture.name!r} does not map images of {' x '.join(map(str, shape))} to one vector "
+                f"each: {' '.join(str(error).split())}",
+                "give another `resolution`, or a network that pools its features",
             ) from error
-        if not isinstance(features, Tensor) or features.dim() != 2:
-            shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
-            raise SfumatoError(
-                f"backbone {architecture.name!r} must give one vector for each image, got {shape}",
-                "choose a network that pools its features",
-            )
-        self.width = features.shape[1]
         self.register_buffer("whitening", None if architecture.whitened_by is None else torch.eye(self.width))
 
     def train(self, mode: bool = True) -> Backbone:
@@ -161,10 +154,10 @@ def load_backbone(
         backbone, expects = _from_run(name, resolution, model)
         return backbone, _resized(expects, resize)
     expects = _expected_by_timm(name) if name.startswith(zoo.PREFIX) else _expected_by_torchvision(name)
-    if weights is not None and not resolve_weights(weights).is_file():
-        raise SfumatoError(f"weights {str(weights)!r} are no file", "give the path of a safetensors file")
+    if weights is not None:
+        check_weights(weights)
     if resolution is not None:
-        enlarged = round(positive_integer("resolution", resolution) * expects.enlarged / expects.resolution)
+        enlarged = round(positive_integer(resolution=resolution) * expects.enlarged / expects.resolution)
         expects = replace(expects, resolution=resolution, enlarged=enlarged)
     expects = _resized(expects, resize)
     architecture = Architecture(name=name, size=expects.resolution)
@@ -175,30 +168,23 @@ def _resized(expects: ExpectedInput, resize: int | None) -> ExpectedInput:
     """The expected input with another resize. Refuses a resize smaller than the crop."""
     if resize is None:
         return expects
-    if positive_integer("resize", resize) < expects.resolution:
-        raise SfumatoError(
-            f"resize is {resize}, and the crop of {expects.resolution} pixels is larger than that",
-            f"give at least {expects.resolution}, or a smaller resolution",
-        )
+    remedy = "give at least the resolution, or a smaller resolution"
+    whole_number(least=expects.resolution, resize=resize, remedy=remedy)
     return replace(expects, enlarged=resize)
 
 
 def _from_run(name: str, resolution: int | None, model: str | None) -> tuple[Backbone, ExpectedInput]:
     path = resolve_weights(name)
     if not path.is_file():
-        from torchvision import models
-
-        listed = name in models.list_models(module=models)
-        remedy = f"write {TORCHVISION if listed else zoo.PREFIX}{name} for the network" if "/" not in name else ""
         raise SfumatoError(
             f"backbone {name!r} is neither timm:NAME nor torchvision:NAME, nor a finished run",
-            f"{remedy}, or correct the path of the run" if remedy else "correct the path of the run",
+            f"write timm:{name} or torchvision:{name} for a network, or correct the path of the run",
         )
     about = read_description(path)
     if about is None or about["model"] == "module" or about.get("features"):
         fault = "is a head on features" if about and about.get("features") else "does not say how to build its network"
         raise SfumatoError(f"{path} {fault}", "name the network itself, and give `weights`")
-    size = about["size"] if resolution is None else positive_integer("resolution", resolution)
+    size = about["size"] if resolution is None else positive_integer(resolution=resolution)
     remedy = "if you trust that code, name it: `model={0}`"
     spelling = check_trusted(about["model"], model, where=path, remedy=remedy)
     architecture = Architecture(name=spelling, size=size, channels=about["channels"], classes=len(about["classes"]))
@@ -213,7 +199,8 @@ def _network(architecture: Architecture, *, downloaded: bool) -> tuple[nn.Module
     name, side = architecture.name, (architecture.size, architecture.size)
     if name.startswith(TORCHVISION):
         network = _torchvision(name, downloaded=downloaded)
-        return network, (_last_linear(network) or "classifier",)
+        linear = [path for path, module in network.named_modules() if isinstance(module, nn.Linear)]
+        return network, (linear[-1] if linear else "classifier",)
     if name.startswith(zoo.PREFIX):
         network = zoo.create(*parse(name), size=side, downloaded=downloaded)
     else:
@@ -242,24 +229,10 @@ def _without_classifier(network: nn.Module, classifier: tuple[str, ...], archite
     return trunk
 
 
-def _known_to_torchvision(name: str) -> str:
-    """The network's name in torchvision. Refuses unknown names."""
-    from torchvision import models
-
-    short, names = name.removeprefix(TORCHVISION), models.list_models(module=models)
-    if short not in names:
-        near = difflib.get_close_matches(short, names, n=3)
-        raise SfumatoError(
-            f"backbone 'torchvision:{short}': torchvision has no classifier of that name",
-            f"did you mean {', '.join(near)}" if near else "the documentation of torchvision lists them",
-        )
-    return short
-
-
 def _torchvision(name: str, *, downloaded: bool) -> nn.Module:
     from torchvision import models
 
-    short = _known_to_torchvision(name)
+    short = name.removeprefix(TORCHVISION)
     # Two networks have auxiliary classifiers, used only in training, which change the names of the weights.
     extra = {"init_weights": False} if short in ("googlenet", "inception_v3") and not downloaded else {}
     try:
@@ -269,11 +242,6 @@ def _torchvision(name: str, *, downloaded: bool) -> nn.Module:
             f"backbone 'torchvision:{short}' cannot be had: {' '.join(str(error).split())}",
             "check the network, or give `weights` with a safetensors file",
         ) from error
-
-
-def _last_linear(network: nn.Module) -> str | None:
-    names = [name for name, module in network.named_modules() if isinstance(module, nn.Linear)]
-    return names[-1] if names else None
 
 
 def _expected_by_timm(name: str) -> ExpectedInput:
@@ -294,7 +262,9 @@ def _expected_by_timm(name: str) -> ExpectedInput:
 def _expected_by_torchvision(name: str) -> ExpectedInput:
     from torchvision import models
 
-    weights: Any = models.get_model_weights(_known_to_torchvision(name))
+    short = name.removeprefix(TORCHVISION)
+    zoo.refuse_unlisted(name, short, models.list_models(module=models), library="torchvision")
+    weights: Any = models.get_model_weights(short)
     transform = weights.DEFAULT.transforms()
     return ExpectedInput(
         resolution=transform.crop_size[0],

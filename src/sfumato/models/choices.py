@@ -34,22 +34,21 @@ class Network:
     def __post_init__(self) -> None:
         from sfumato.models import HEADS
 
-        one_of("head", self.head, HEADS)
-        if self.head == "pretrained" and self.pretrained is None:
-            raise SfumatoError("head is pretrained, but no pre-trained weights are given", "give them, or head new")
+        one_of(HEADS, head=self.head)
+        drawn = self.head_deviation is not None or self.head_bias is not None
+        if self.head == "pretrained" and (self.pretrained is None or drawn):
+            raise SfumatoError(
+                "head is pretrained, but "
+                + ("head_deviation and head_bias are for a new one" if drawn else "no pre-trained weights are given"),
+                "give head new, or `pretrained` alone",
+            )
         if self.pretrained_weights is not None and self.pretrained in (None, "timm"):
             raise SfumatoError(
                 f"pretrained_weights is {self.pretrained_weights}, but pretrained is {self.pretrained or 'not given'}",
                 "name a run of sfumato pretrain, or leave pretrained_weights out",
             )
-        if self.head_deviation is not None:
-            not_negative("head_deviation", self.head_deviation, remedy="give a small number such as 1e-3, or 0")
-        if self.head_bias is not None:
-            number("head_bias", self.head_bias, remedy="give a number such as -10")
-        if self.head == "pretrained" and (self.head_deviation is not None or self.head_bias is not None):
-            raise SfumatoError(
-                "head is pretrained, but head_deviation and head_bias are for a new one", "leave one of them out"
-            )
+        not_negative(optional=True, head_deviation=self.head_deviation, remedy="give a small number such as 1e-3, or 0")
+        number(optional=True, head_bias=self.head_bias, remedy="give a number such as -10")
 
     @property
     def initial_weights(self) -> str | None:
@@ -76,7 +75,7 @@ class LossSettings:
     def __post_init__(self) -> None:
         from sfumato.models.losses import LOSSES, parse_label_shares
 
-        one_of("loss", self.loss, LOSSES)
+        one_of(LOSSES, loss=self.loss)
         if self.class_prevalence is not None:
             object.__setattr__(self, "class_prevalence", parse_label_shares(self.class_prevalence))
 
@@ -102,7 +101,7 @@ class NormSettings:
 
     normalisation: str | None = choice(None, "NAME", "as the model has it")
     """Replacement for the model's normalisation layers: public-batch, public-batch-own, public-batch-joint,
-    public-batch-through, frozen-batch, lsuv, group, layer, instance, weight-standardised or none."""
+    public-batch-through, group, layer, instance or none."""
     public_data: str | None = choice(None, "SOURCE", "")
     """Public source of the examples that give batch norm its statistics. They are stored in the model file."""
     public_examples: int = choice(PUBLIC_EXAMPLES, "M", "128")
@@ -112,17 +111,13 @@ class NormSettings:
         from sfumato.models import KINDS, PUBLIC
 
         kind = self.normalisation
-        if kind is not None:
-            one_of("normalisation", kind, KINDS)
-        if kind in PUBLIC and self.public_data is None:
+        one_of(KINDS, optional=True, normalisation=kind)
+        given = self.public_data is not None or self.public_examples != PUBLIC_EXAMPLES
+        if given if kind not in PUBLIC else self.public_data is None:
             raise SfumatoError(
-                f"normalisation {kind} takes its statistics from public examples, but no public_data is given",
-                "give a public source, such as npz:PATH, or another normalisation, such as group",
+                f"public_data is {self.public_data or 'not given'}, but "
+                f"{f'normalisation {kind}' if kind else 'the normalisation of the model'} takes "
+                f"{'its statistics from public examples' if kind in PUBLIC else 'none'}",
+                f"give a public source, such as npz:PATH, with normalisation {PUBLIC[0]}, or neither",
             )
-        if kind not in PUBLIC and (self.public_data is not None or self.public_examples != PUBLIC_EXAMPLES):
-            raise SfumatoError(
-                f"public_data is {self.public_data}, but "
-                f"{f'normalisation {kind}' if kind else 'the normalisation of the model'} takes none",
-                f"give normalisation {PUBLIC[0]}, or leave it out",
-            )
-        positive_integer("public_examples", self.public_examples, remedy="give a number such as 128")
+        positive_integer(public_examples=self.public_examples, remedy="give a number such as 128")

@@ -28,12 +28,8 @@ def outputs_mean(outputs: Iterable[Tensor]) -> Tensor:
     >>> outputs_mean(torch.tensor([[[0.75, 0.25]], [[0.25, 0.75]]]))
     tensor([[0.5000, 0.5000]], dtype=torch.float64)
     """
-    total, count = torch.zeros(()), 0
-    for each in outputs:
-        total, count = total + each.double(), count + 1
-    if not count:
-        raise SfumatoError("there are no outputs to average", "pass those of at least one model")
-    return total / count
+    listed = [each.double() for each in outputs]
+    return sum(listed[1:], listed[0]) / len(listed)
 
 
 def majority(outputs: Iterable[Tensor]) -> Tensor:
@@ -53,12 +49,9 @@ def majority(outputs: Iterable[Tensor]) -> Tensor:
     >>> majority(votes).argmax(-1)
     tensor([0])
     """
-    votes, total, count = torch.zeros(()), torch.zeros(()), 0
-    for each in outputs:
-        votes = votes + functional.one_hot(each.argmax(-1), each.shape[-1]).double()
-        total, count = total + each.double(), count + 1
-    if not count:
-        raise SfumatoError("there are no outputs to vote with", "pass those of at least one model")
+    listed = [each.double() for each in outputs]
+    total, count = sum(listed[1:], listed[0]), len(listed)
+    votes = torch.stack([functional.one_hot(each.argmax(-1), each.shape[-1]) for each in listed]).sum(0)
     return (votes + TIE * total / count) / (count + TIE)
 
 
@@ -85,8 +78,8 @@ class Ensemble(nn.Module):
 
     def __init__(self, members: Sequence[nn.Module], *, method: str, loss: str = "softmax"):
         super().__init__()
-        self.method = one_of("method", method, METHODS)
-        self.loss = one_of("loss", loss, LOSSES)
+        self.method = one_of(METHODS, method=method)
+        self.loss = one_of(LOSSES, loss=loss)
         if method == "omv" and not is_exclusive(loss):
             raise SfumatoError("a majority vote needs exclusive classes, got loss multilabel", "choose opa")
         if not members or len({id(member) for member in members}) < len(members):

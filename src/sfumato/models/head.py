@@ -5,14 +5,13 @@ records are read.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sfumato._checks import SfumatoError, number, positive_integer
+from sfumato._checks import SfumatoError, not_negative, positive_integer
 from sfumato.models.backbone import Backbone
 from sfumato.models.ensemble import Ensemble
 from sfumato.models.networks import zoo
@@ -45,12 +44,10 @@ class Head(nn.Module):
 
     def __init__(self, *, classes: int, width: int, norm: float = 0.0, hidden: int = 0):
         super().__init__()
-        if number("norm", norm) < 0:
-            raise SfumatoError(f"norm must not be negative, got {norm!r}", "give 0 for features as they are")
-        self.norm = float(norm)
-        positive_integer("width", width)
-        self.hidden = nn.Linear(width, positive_integer("hidden", hidden)) if hidden else None
-        self.head = nn.Linear(hidden or width, positive_integer("classes", classes))
+        self.norm = not_negative(norm=norm, remedy="give 0 for features as they are")
+        positive_integer(width=width)
+        self.hidden = nn.Linear(width, positive_integer(hidden=hidden)) if hidden else None
+        self.head = nn.Linear(hidden or width, positive_integer(classes=classes))
         zero_classifier(self)
 
     def forward(self, features: Tensor) -> Tensor:
@@ -146,22 +143,17 @@ def check(
             create_for_texts(spelling, classes=16, vocabulary=16, length=4, next_words=next_words)
     else:
         refuse_text_model(spelling, base)
-        _try(base, options, channels=channels, size=size)
-
-
-def _try(name: str, options: Mapping[str, Any], *, channels: int | None, size: int | None) -> None:
-    """Refuses a network that cannot be built for any of these image sizes and channel counts."""
-    sides, channel_counts = USUAL_SIDES if size is None else (size,), (1, 3) if channels is None else (channels,)
-    refused: SfumatoError | None = None
-    for side, count in itertools.product(sides, channel_counts):
-        try:
-            with torch.random.fork_rng(devices=[]), torch.device("meta"):
-                build_untrained(name, options, classes=2, channels=count, size=(side, side))
-        except SfumatoError as error:
-            refused = refused or error
-        except (NotImplementedError, RuntimeError):  # not supported on the meta device; checked later with the data
-            return
-        else:
-            return
-    if refused is not None:
-        raise refused
+        sides, counts = USUAL_SIDES if size is None else (size,), (1, 3) if channels is None else (channels,)
+        refused: SfumatoError | None = None
+        for side, count in itertools.product(sides, counts):
+            try:
+                with torch.random.fork_rng(devices=[]), torch.device("meta"):
+                    build_untrained(base, options, classes=2, channels=count, size=(side, side))
+            except SfumatoError as error:
+                refused = refused or error
+            except (NotImplementedError, RuntimeError):  # not on the meta device; checked later with the data
+                return
+            else:
+                return
+        if refused is not None:
+            raise refused

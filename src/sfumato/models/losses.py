@@ -10,7 +10,6 @@ are normalised to length 1 first, as for comparisons. Distances are squared, |x 
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -20,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from sfumato._checks import SfumatoError, fraction
+from sfumato._checks import SfumatoError, fraction, one_of
 
 TOLERANCE = 0.01
 """Tolerance for the sum of declared shares, which are rounded."""
@@ -52,13 +51,13 @@ def parse_label_shares(
         name: name of the option.
     """
     is_mapping = isinstance(declared, Mapping)
-    pairs = list(declared.items()) if is_mapping else [parse_share(text, name) for text in _pieces(declared)]
-    shares = dict(pairs)
-    if len(shares) < len(pairs):
-        raise SfumatoError(f"`{name}` names a class twice", "name each class once")
-    for label, share in shares.items():
-        fraction(f"`{name}` of {label!r}", share, remedy=REMEDY)
-    return {label: float(share) for label, share in shares.items()}
+    pairs = declared.items() if is_mapping else [_parse_share(text, name) for text in _pieces(declared)]
+    shares: dict[str, float] = {}
+    for label, share in pairs:
+        if label in shares:
+            raise SfumatoError(f"`{name}` names a class twice", "name each class once")
+        shares[label] = fraction(optional=False, remedy=REMEDY, **{f"`{name}` of {label!r}": share})
+    return shares
 
 
 def refuse_other_sum(shares: Mapping[str, float], name: str = "class_prevalence") -> None:
@@ -79,12 +78,7 @@ def ordered_shares(
         SfumatoError: a share of another class, or a class without a share.
     """
     for label in shares:
-        if label not in classes:
-            near = difflib.get_close_matches(label, classes, n=1)
-            raise SfumatoError(
-                f"`{name}` names {label!r}, which is not a class",
-                f"did you mean {near[0]!r}" if near else f"the classes are {', '.join(classes)}",
-            )
+        one_of(classes, optional=False, remedy=None, **{f"a class that `{name}` names": label})
     missing = [label for label in classes if label not in shares]
     if missing:
         raise SfumatoError(f"`{name}` has no share for the class {missing[0]!r}", REMEDY)
@@ -116,7 +110,7 @@ def logit_offsets(trained: Sequence[float], used: Sequence[float], *, loss: str)
     return tuple(of(used_share) - of(trained_share) for used_share, trained_share in zip(used, trained, strict=True))
 
 
-def parse_share(text: str, name: str) -> tuple[str, float]:
+def _parse_share(text: str, name: str) -> tuple[str, float]:
     """Parses NAME=SHARE."""
     label, _, share = text.rpartition("=")
     try:

@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sfumato._checks import SfumatoError, one_of, positive_integer
+from sfumato._checks import SfumatoError, one_of
 
 NORMS = ("none", "batch", "layer", "group", "instance")
 _GROUPS = (16, 8, 4, 2, 1)
@@ -43,13 +43,12 @@ def normalisation(kind: str, channels: int, *, spatial: bool) -> nn.Module:
             cannot be normalised: "instance" then means "none", and a group has at least two units.
 
     Raises:
-        SfumatoError: an unknown kind, or fewer than one channel.
+        SfumatoError: an unknown kind.
 
     >>> normalisation("layer", 6, spatial=True).num_groups, normalisation("group", 84, spatial=False).num_groups
     (1, 4)
     """
-    one_of("norm", kind, NORMS)
-    positive_integer("channels", channels)
+    one_of(NORMS, norm=kind)
     if kind == "batch":
         return nn.BatchNorm2d(channels) if spatial else nn.BatchNorm1d(channels)
     if kind == "layer":
@@ -80,15 +79,14 @@ class Norms:
     mod: bool | int = False
 
     def __post_init__(self) -> None:
-        one_of("norm", self.kind, NORMS)
-        enabled = [name for name, value in (("norm_last", self.last), ("mod", self.mod)) if _switch(name, value)]
-        if enabled and self.kind == "none":
+        one_of(NORMS, norm=self.kind)
+        one_of(("1", "0", "True", "False"), norm_last=f"{self.last}", mod=f"{self.mod}")
+        if (self.last or self.mod) and (self.kind == "none" or (self.last and self.mod)):
             raise SfumatoError(
-                f"{enabled[0]} changes where layers are normalised, but norm is none",
-                f"give a norm such as layer, or leave {enabled[0]} out",
+                f"norm_last adds the last normalisation and mod removes it, but norm is {self.kind}, norm_last is "
+                f"{self.last} and mod is {self.mod}",
+                "give a norm such as layer, and at most one of the two",
             )
-        if len(enabled) > 1:
-            raise SfumatoError("mod removes the last normalisation, but norm_last adds one", "leave one of them out")
 
     @property
     def before_classifier(self) -> Norms:
@@ -106,12 +104,6 @@ class Norms:
     def for_logits(self, classes: int) -> nn.Module:
         """The normalisation of the logits (N, classes): identity except in the augmented form."""
         return self.after_linear(classes) if self.last else nn.Identity()
-
-
-def _switch(name: str, value: object) -> bool:
-    if isinstance(value, int) and value in (0, 1):
-        return bool(value)
-    raise SfumatoError(f"{name} must be 1 or 0, got {value!r}", "give 1, or leave it out")
 
 
 # Keeps a filter with equal weights (or a single weight) finite. Far below the squared sum of any trained filter.

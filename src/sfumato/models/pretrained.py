@@ -23,8 +23,6 @@ from sfumato.models.description import parse_description
 from sfumato.models.public_norms import EXAMPLES, as_batch_norm
 
 _SHOWN = 4
-
-
 HEADS = ("new", "pretrained")
 WEIGHTS = ("ema", "last")
 LOGITS_NORM = "norm_of_logits"
@@ -48,7 +46,7 @@ def load(model: nn.Module, path: str | Path, *, head: str = "new") -> None:
     Raises:
         SfumatoError: no such file, not a safetensors file, or weights that don't fit.
     """
-    one_of("head", head, HEADS)
+    one_of(HEADS, head=head)
     classifier = classifier_names(model) if head == "new" else ()
     after = getattr(model, LOGITS_NORM, None)
     normalised = isinstance(after, nn.Module) and next(after.parameters(), None) is not None
@@ -108,19 +106,13 @@ def weights_file(path: str, weights: str) -> str:
     Raises:
         SfumatoError: no run directory, or a run without such weights.
     """
-    one_of("pretrained_weights", weights, WEIGHTS)
-    if not Path(path).is_dir():
-        raise SfumatoError(
-            f"pretrained_weights is {weights}, and pretrained {path} is no run directory",
-            "name the run, or leave pretrained_weights out",
-        )
+    one_of(WEIGHTS, pretrained_weights=weights)
     for file in (Path(path) / MODEL, Path(path) / LAST):
         if (read_description(file) or {}).get("weights") == weights:
             return str(file)
     raise SfumatoError(
-        f"pretrained_weights is {weights}, and {path} holds no file of such weights",
-        "leave it out for the weights that the run has released, or pretrain again"
-        + (" with `ema`" if weights == "ema" else ""),
+        f"pretrained_weights is {weights}, and {path} is no run directory with such weights",
+        "leave pretrained_weights out, name the run, or pretrain again" + (" with `ema`" if weights == "ema" else ""),
     )
 
 
@@ -274,15 +266,11 @@ def select_trainable(model: nn.Module, patterns: Sequence[str]) -> None:
             layer with weights); or a shell pattern of parameter names such as `blocks.3.*`.
 
     Raises:
-        SfumatoError: a pattern without a match, or no patterns.
+        SfumatoError: a pattern without a match, or no pattern.
     """
-    if not patterns or isinstance(patterns, str):
-        raise SfumatoError(
-            f"trainable must be a list of {', '.join(WORDS)} or patterns, got {patterns!r}", "give all, or classifier"
-        )
     parameters = dict(model.named_parameters())
     chosen: set[str] = set()
-    for pattern in patterns:
+    for pattern in patterns or ("",):
         matches = _matches(model, pattern, tuple(parameters))
         if not matches:
             listed = ", ".join(list(parameters)[:_LISTED])
@@ -305,9 +293,8 @@ def _matches(model: nn.Module, pattern: str, names: tuple[str, ...]) -> set[str]
     if pattern == "classifier":
         return _names_in_modules(classifier_names(model), names)
     if pattern == "norm":
-        return _names_in_modules(
-            [path for path, module in model.named_modules() if _NORM.search(type(module).__name__)], names
-        )
+        norms = [path for path, module in model.named_modules() if _NORM.search(type(module).__name__)]
+        return _names_in_modules(norms, names)
     if pattern == "first":
         weighted = [path for path, module in model.named_modules() if hasattr(module, "weight")]
         convolutions = [path for path in weighted if isinstance(model.get_submodule(path), nn.modules.conv._ConvNd)]

@@ -69,8 +69,8 @@ def projection(trunk: Trunk, *, shape: tuple[int, int, int], dimension: int, pri
 
     **Guarantee.** A function of public constants and of the trunk's weights. No data are read.
     """
-    width, dimension = trunk.width, positive_integer("dimension", dimension)
-    number = min(positive_integer("principal", principal), dimension, width)
+    width, dimension = trunk.width, positive_integer(dimension=dimension)
+    number = min(positive_integer(principal=principal), dimension, width)
     images = synthetic_images(IMAGES, channels=shape[0], size=shape[1:])
     with evaluation_mode(trunk):
         features = torch.cat([trunk(batch).double() for batch in images])
@@ -126,21 +126,17 @@ def create_embedding(
     Raises:
         SfumatoError: as for `create`, or a dimension that is not a positive integer.
     """
-    positive_integer("dimension", dimension)
+    positive_integer(dimension=dimension)
     model = create(name, classes=dimension, channels=channels, size=size, pretrained=pretrained, head=head)
     if pretrained is None or head == "new":
-        _draw_last_layer(model)
+        # A classifier may start at zero, but an embedding would then be equal for all images.
+        for layer in classifier_names(model):
+            for key, parameter in model.get_submodule(layer).named_parameters():
+                if parameter.dim() > 1:
+                    nn.init.xavier_uniform_(parameter)
+                elif key.endswith("bias"):
+                    nn.init.zeros_(parameter)
     return model
-
-
-def _draw_last_layer(model: nn.Module) -> None:
-    """Draws the last layer. A classifier may start at zero, but an embedding would then be equal for all images."""
-    for name in classifier_names(model):
-        for key, parameter in model.get_submodule(name).named_parameters():
-            if parameter.dim() > 1:
-                nn.init.xavier_uniform_(parameter)
-            elif key.endswith("bias"):
-                nn.init.zeros_(parameter)
 
 
 def embedding_of_features(model: nn.Module, *, shape: tuple[int, int, int], dimension: int) -> nn.Module:

@@ -9,8 +9,7 @@ loaded into the model.
 from __future__ import annotations
 
 import hashlib
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -20,7 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from sfumato._checks import SfumatoError, one_of
-from sfumato.models.norms import NORMS, JointNorm, OwnPublicNorm, PublicNorm, ThroughNorm, WSConv2d, normalisation
+from sfumato.models.norms import JointNorm, OwnPublicNorm, PublicNorm, ThroughNorm, normalisation
 from sfumato.models.trial import evaluation_mode
 
 EXAMPLES = "public_examples"
@@ -117,11 +116,11 @@ def store_jacobian(module: nn.Module, examples: Tensor) -> None:
                 gradients = torch.autograd.grad(
                     moments, trained, directions, is_grads_batched=True, retain_graph=True, allow_unused=True
                 )
-                rows.append(
-                    torch.cat(
-                        [_columns(*each, len(directions)) for each in zip(gradients, trained, strict=True)], dim=1
-                    )
-                )
+                columns = [
+                    value.new_zeros(len(directions), value.numel()) if gradient is None else gradient.flatten(1)
+                    for gradient, value in zip(gradients, trained, strict=True)
+                ]  # zero for a parameter on which no moment depends
+                rows.append(torch.cat(columns, dim=1))
     finally:
         for parameter in fixed:
             parameter.requires_grad_(False)
@@ -130,11 +129,6 @@ def store_jacobian(module: nn.Module, examples: Tensor) -> None:
     whole = torch.cat(rows).split([2 * len(layer.mean) for layer in layers.values()])
     for layer, jacobian in zip(layers.values(), whole, strict=True):
         layer.jacobian = jacobian
-
-
-def _columns(gradient: Tensor | None, parameter: Tensor, rows: int) -> Tensor:
-    """The columns of a Jacobian for one parameter; zero if no moment depends on it."""
-    return parameter.new_zeros(rows, parameter.numel()) if gradient is None else gradient.flatten(1)
 
 
 def _through_norms(module: nn.Module) -> list[ThroughNorm]:
@@ -209,22 +203,14 @@ def _renew(module: nn.Module, _: Any) -> None:
 
 def _code(module: nn.Module) -> Tensor:
     """SHA-256 (32,) of everything the moments depend on: parameters, public examples, and other buffers."""
-    skipped = {TAKEN_AT}
-    skipped |= {
-        f"{name}.{moment}"
-        for name, layer in module.named_modules()
-        if isinstance(layer, PublicNorm)
-        for moment in _MOMENTS
-    }
+    layers = [name for name, layer in module.named_modules() if isinstance(layer, PublicNorm)]
+    skipped = {TAKEN_AT, *(f"{name}.{moment}" for name in layers for moment in ("mean", "variance"))}
     code = hashlib.sha256()
     for name, value in sorted(module.state_dict().items()):
         if name not in skipped:
             code.update(name.encode())
             code.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return torch.frombuffer(bytearray(code.digest()), dtype=torch.uint8)
-
-
-_MOMENTS = ("mean", "variance")
 
 
 def _with_public(module: nn.Module, inputs: tuple[Tensor]) -> Tensor:
@@ -240,17 +226,13 @@ def _without_public(module: nn.Module, _: Any, outputs: Tensor) -> Tensor:
     return outputs.unflatten(0, (-1, len(getattr(module, EXAMPLES)) + 1))[:, 0]
 
 
-JOINT = "public-batch-joint"
-"""Runs all public examples for each private example."""
-PUBLIC = ("public-batch", "public-batch-own", "public-batch-through", JOINT, "frozen-batch", "lsuv")
+JOINT, THROUGH = "public-batch-joint", "public-batch-through"
+"""Runs all public examples for each private example; the gradient flows through the public moments."""
+PUBLIC = ("public-batch", "public-batch-own", THROUGH, JOINT)
 """The kinds that need public examples."""
-KINDS = (*PUBLIC, "group", "layer", "instance", "weight-standardised", "none")
-MOST_JOINT = 1_000_000
-"""Largest number of parameters of a model for `JOINT`."""
-MOST_JACOBIAN = 1 << 26
-"""Largest number of entries of the Jacobian of the public moments: 256 MiB."""
-_STEPS_OF_LSUV = 10
-_CLOSE = 0.01
+KINDS = (*PUBLIC, "group", "layer", "instance", "none")
+MOST_JOINT, MOST_JACOBIAN = 1_000_000, 1 << 26
+"""Largest number of parameters for `JOINT`, and of entries of the Jacobian of the public moments: 256 MiB."""
 
 
 def replace_norms(module: nn.Module, kind: str, examples: Tensor | None = None, *, at_once: bool = True) -> nn.Module:
@@ -260,50 +242,39 @@ def replace_norms(module: nn.Module, kind: str, examples: Tensor | None = None, 
         module: any model.
         kind: "public-batch", batch norm with the moments of public examples; "public-batch-own" and
             "public-batch-joint", with the moments of the example and the public examples (`norms`);
-            "public-batch-through", as the first, with the gradient through the moments; "frozen-batch", with the
-            moments of public examples at the initial weights; "lsuv", no layers, and initial weights scaled on public
-            examples (`lsuv_init`); "group", "layer", "instance" as in `norms.normalisation`;
-            "weight-standardised", no layers, and convolutions with weight standardisation; "none".
+            "public-batch-through", as the first, with the gradient through the moments; "group", "layer", "instance"
+            or "none" as in `norms.normalisation`.
         examples: M public examples as the model takes them, where `kind` is among `PUBLIC`.
-        at_once: whether moments are taken and first weights scaled; otherwise weights are about to be loaded.
+        at_once: whether moments are computed now; otherwise they are computed when weights are loaded.
 
     **Guarantee.** All kinds keep private examples apart: an example's output is a function of that example, of weights
     and of public examples.
 
-    Errors: `SfumatoError` for an unknown kind, a model without normalisation layers where some are needed, and examples
-    that are missing or not wanted.
+    Errors: `SfumatoError` for an unknown kind, a model without normalisation layers where some are needed, examples
+    that are missing or not wanted, and a model that is too large for the kind.
     """
-    one_of("normalisation", kind, KINDS)
+    one_of(KINDS, normalisation=kind)
     if (examples is not None) != (kind in PUBLIC):
         raise SfumatoError(
             f"normalisation {kind} takes {'public' if kind in PUBLIC else 'no public'} examples",
             f"{'give' if kind in PUBLIC else 'leave out'} public_data",
         )
-    size = sum(parameter.numel() for parameter in module.parameters())
-    if kind == JOINT and size > MOST_JOINT:
-        raise SfumatoError(
-            f"normalisation {kind} runs all public examples for each private example, but the model has {size:,} "
-            f"parameters, more than {MOST_JOINT:,}",
-            "give public-batch or public-batch-own, or a smaller model",
-        )
     layers = {name: layer for name, layer in module.named_modules() if _channels(layer)}
-    if not layers and kind not in ("lsuv", "weight-standardised", "none"):
+    if not layers and kind != "none":
         raise SfumatoError(
             f"normalisation is {kind}, but the model has no normalisation layer to replace",
             "choose a model with normalisation layers, such as lenet5,norm=batch",
         )
-    moments = 2 * sum(map(_channels, layers.values()))
-    if kind == "public-batch-through" and moments * size > MOST_JACOBIAN:
+    moments, size = 2 * sum(map(_channels, layers.values())), sum(value.numel() for value in module.parameters())
+    if (kind == JOINT and size > MOST_JOINT) or (kind == THROUGH and moments * size > MOST_JACOBIAN):
         raise SfumatoError(
-            f"normalisation {kind} needs the Jacobian of {moments:,} moments by {size:,} parameters, which has more "
-            f"than {MOST_JACOBIAN:,} entries",
-            "give public-batch, whose gradient treats the moments as constants, or a smaller model",
+            f"normalisation {kind} costs too much for a model of {size:,} parameters and {moments:,} moments",
+            "give public-batch or public-batch-own, or a smaller model",
         )
     public = 0 if examples is None else len(examples)
     by_examples: dict[str, Callable[..., nn.Module]] = {
         "public-batch": PublicNorm,
-        "frozen-batch": PublicNorm,
-        "public-batch-through": ThroughNorm,
+        THROUGH: ThroughNorm,
         "public-batch-own": partial(OwnPublicNorm, public=public),
         JOINT: partial(JointNorm, public=public),
     }
@@ -311,17 +282,11 @@ def replace_norms(module: nn.Module, kind: str, examples: Tensor | None = None, 
         if kind in by_examples:
             new = by_examples[kind](_channels(layer), eps=layer.eps)
         else:
-            norm = kind if kind in NORMS else "none"
-            new = normalisation(norm, _channels(layer), spatial=not isinstance(layer, nn.BatchNorm1d))
-        _replace(module, name, _with_gain_of(layer, new))
-    if kind == "weight-standardised":
-        _standardised(module)
-    if examples is None:
-        return module
-    if kind not in ("lsuv", "frozen-batch"):
+            new = normalisation(kind, _channels(layer), spatial=not isinstance(layer, nn.BatchNorm1d))
+        outer, _, last = name.rpartition(".")
+        setattr(module.get_submodule(outer), last, _with_gain_of(layer, new))
+    if examples is not None:
         store_examples(module, examples, at_once=at_once)
-    elif at_once:
-        lsuv_init(module, examples) if kind == "lsuv" else store_moments(module, examples)
     return module
 
 
@@ -346,72 +311,3 @@ def _with_gain_of(layer: nn.Module, other: nn.Module) -> nn.Module:
     built_in = [part for name in ("drop", "act") if isinstance(part := getattr(layer, name, None), nn.Module)]
     built_in = [part for part in built_in if not isinstance(part, nn.Identity)]
     return nn.Sequential(other, *built_in) if built_in else other
-
-
-def _replace(module: nn.Module, name: str, layer: nn.Module) -> None:
-    outer, _, last = name.rpartition(".")
-    setattr(module.get_submodule(outer), last, layer)
-
-
-def _standardised(module: nn.Module) -> None:
-    """Replaces every convolution by one with weight standardisation and the same parameters."""
-    for name, layer in list(module.named_modules()):
-        if type(layer) is nn.Conv2d:
-            new = WSConv2d(
-                layer.in_channels,
-                layer.out_channels,
-                layer.kernel_size,  # type: ignore[arg-type]
-                stride=layer.stride,  # type: ignore[arg-type]
-                padding=layer.padding,  # type: ignore[arg-type]
-                dilation=layer.dilation,  # type: ignore[arg-type]
-                groups=layer.groups,
-                bias=layer.bias is not None,
-                padding_mode=layer.padding_mode,
-            )
-            new.weight, new.bias = layer.weight, layer.bias
-            _replace(module, name, new)
-
-
-def lsuv_init(module: nn.Module, examples: Tensor) -> None:
-    """Layer-sequential unit-variance initialisation on public data (LSUV: Mishkin and Matas 2016, arXiv 1511.06422).
-
-    In the order of execution, each convolution and linear layer is initialised with orthonormal weights and zero
-    biases. Its weights are divided by the standard deviation of its output on the public examples until that is 1. The
-    last layer, the classifier, is not changed.
-
-    Args:
-        examples: public examples (M, ...).
-    """
-    layers = _execution_order(module, examples)[:-1]
-    with torch.no_grad():
-        for layer in layers:
-            nn.init.orthogonal_(layer.weight)
-            if layer.bias is not None:
-                nn.init.zeros_(layer.bias)
-            for _ in range(_STEPS_OF_LSUV):
-                spread = _output(module, layer, examples).std(correction=0).item()
-                if not math.isfinite(spread) or spread == 0 or abs(spread - 1) < _CLOSE:
-                    break
-                layer.weight /= spread
-
-
-def _execution_order(module: nn.Module, examples: Tensor) -> list[nn.Conv2d | nn.Linear]:
-    layers, executed = [layer for layer in module.modules() if isinstance(layer, (nn.Conv2d, nn.Linear))], {}
-    _run_with_hook(module, layers, lambda layer, *_: executed.setdefault(layer), examples)
-    return list(executed)
-
-
-def _output(module: nn.Module, layer: nn.Module, examples: Tensor) -> Tensor:
-    outputs: list[Tensor] = []
-    _run_with_hook(module, [layer], lambda _, __, output: outputs.append(output), examples)
-    return outputs[0]
-
-
-def _run_with_hook(module: nn.Module, layers: Sequence[nn.Module], hook: Callable[..., None], examples: Tensor) -> None:
-    handles = [layer.register_forward_hook(hook) for layer in layers]
-    try:
-        with evaluation_mode(module), torch.no_grad():
-            module(examples)
-    finally:
-        for handle in handles:
-            handle.remove()

@@ -19,13 +19,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from sfumato._checks import SfumatoError, positive_integer
+from sfumato._checks import SfumatoError, one_of, positive_integer, whole_number
 from sfumato.models.networks import resnets, zoo
 from sfumato.models.networks.dictionary import SMALLEST, Dictionary, Scattering
 from sfumato.models.networks.lenet import LeNet, LeNet5, LeNet300100, Linear, SmallCNN, TFTutorial
 from sfumato.models.networks.resnets import ResNet18, WideResNet
 from sfumato.models.networks.text import Bag, BiLSTM, NextWordLSTM
-from sfumato.models.pretrained import load
+from sfumato.models.pretrained import load, zero_classifier
 from sfumato.models.trial import check_shapes
 
 
@@ -41,13 +41,11 @@ def parse(spelling: str) -> tuple[str, dict[str, Any]]:
     options: dict[str, Any] = {}
     for part in parts:
         key, equals, value = part.partition("=")
-        if not equals or not key.isidentifier():
+        if not equals or not key.isidentifier() or key in options:
             raise SfumatoError(
-                f"model {spelling!r}: {part!r} is not an option",
-                "write options as in wrn-16-4,norm=none, without spaces",
+                f"model {spelling!r}: {part!r} is {'given twice' if key in options else 'not an option'}",
+                "write each option once, as in wrn-16-4,norm=none, without spaces",
             )
-        if key in options:
-            raise SfumatoError(f"model {spelling!r}: the option {key} is given twice", "give it once")
         try:
             options[key] = ast.literal_eval(value)
         except (ValueError, SyntaxError, MemoryError, RecursionError):
@@ -63,7 +61,7 @@ def refuse_unknown(name: str, options: Mapping[str, Any], accepted: Sequence[str
         raise SfumatoError(f"model {name!r} has no option {', '.join(unknown)}", remedy)
 
 
-_LIBRARIES = frozenset({"site-packages", "dist-packages"})
+_LIBRARIES = frozenset({"site-packages", "dist-packages", "importlib"})
 
 
 def check_trusted(spelling: str, named: str | None, *, where: str | Path, remedy: str) -> str:
@@ -110,29 +108,18 @@ def create_custom(name: str, options: Mapping[str, Any], **facts: Any) -> nn.Mod
         facts: for images classes, channels and size (H, W); for texts classes, vocabulary and length.
 
     Raises:
-        SfumatoError: no such module or function, a call that fails (the cause is chained), or a result that is not an
-            `nn.Module`.
+        SfumatoError: no such module or function, or a call that fails (the cause is chained).
     """
     function = import_function(name)
     try:
-        model = function(**facts, **options)
+        return function(**facts, **options)
     except SfumatoError:
         raise
     except Exception as error:
-        if not isinstance(error, TypeError) or _raised_within(error):
-            raise SfumatoError(f"model {name!r} {_error_text(error)}", "fix it there") from error
-        arguments = ", ".join(f"{key}={value!r}" for key, value in {**facts, **options}.items())
-        call = f"{name.partition(':')[2]}({arguments})"
+        keywords = ", ".join((*facts, *options))
         raise SfumatoError(
-            f"model {name!r}: the call {call} failed: {error}",
-            f"make the function accept these {'keywords' if options else 'three keywords'}",
+            f"model {name!r} {_error_text(error)}", f"fix it there; it is called with the keywords {keywords}"
         ) from error
-    if not isinstance(model, nn.Module):
-        raise SfumatoError(
-            f"model {name!r}: {name.partition(':')[2]} returned a {type(model).__name__}, not a torch.nn.Module",
-            "make the function return the model",
-        )
-    return model
 
 
 def import_function(spelling: str) -> Callable[..., Any]:
@@ -145,9 +132,8 @@ def import_function(spelling: str) -> Callable[..., Any]:
     module_name, _, function_name = name.partition(":")
     function = getattr(_import(name, module_name), function_name, None)
     if not callable(function):
-        problem = "does not exist" if function is None else "is not callable"
         raise SfumatoError(
-            f"model {name!r}: {function_name or 'the empty name'} {problem} in {module_name}",
+            f"model {name!r}: {module_name} has no function {function_name!r}",
             "name a function that builds the model, as in package:function",
         )
     return function
@@ -164,20 +150,13 @@ def away_from_working_directory() -> Iterator[None]:
         sys.path[:] = before
 
 
-def _raised_within(error: Exception) -> bool:
-    """Whether the error was raised within the function; otherwise the arguments did not match its signature."""
-    return error.__traceback__ is not None and error.__traceback__.tb_next is not None
-
-
 def _error_text(error: Exception) -> str:
     """The error and its location, on one line. The message of a `SyntaxError` has the location."""
     message = " ".join(str(error).split())
     problem = f"raised {type(error).__name__}{f': {message}' if message else ''}"
-    if isinstance(error, SyntaxError):
-        return problem
-    frames = traceback.extract_tb(error.__traceback__)
-    user_frames = [frame for frame in frames if not _LIBRARIES.intersection(Path(frame.filename).parts)] or frames
-    return f"{problem} ({Path(user_frames[-1].filename).name}:{user_frames[-1].lineno})"
+    places = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)[1:]]
+    own = [place for place in places if not _LIBRARIES.intersection(place[0].parts) and place[0].is_file()]
+    return problem if isinstance(error, SyntaxError) or not own else f"{problem} ({own[-1][0].name}:{own[-1][1]})"
 
 
 def _import(name: str, module_name: str):
@@ -189,14 +168,10 @@ def _import(name: str, module_name: str):
         sys.path.append(here)
     try:
         return importlib.import_module(module_name)
-    except (ImportError, ValueError, TypeError) as error:
-        raise SfumatoError(
-            f"model {name!r}: the module {module_name!r} cannot be imported: {error}",
-            "install it, or start from the folder that contains it; sfumato's own models have no colon",
-        ) from error
     except Exception as error:
         raise SfumatoError(
-            f"model {name!r}: the module {module_name!r} {_error_text(error)}", "fix it there"
+            f"model {name!r}: the module {module_name!r} cannot be imported: it {_error_text(error)}",
+            "fix or install it, or start from the folder that contains it; sfumato's own models have no colon",
         ) from error
     finally:
         if added:
@@ -264,14 +239,20 @@ def create(
     Raises:
         SfumatoError: an unknown name, values out of range, or weights that don't match.
     """
-    positive_integer("classes", classes)
-    positive_integer("channels", channels)
+    positive_integer(classes=classes, channels=channels)
     height, width = size if isinstance(size, tuple) else (size, size)
-    shape = (positive_integer("image height", height), positive_integer("image width", width))
+    shape = (positive_integer(image_height=height), positive_integer(image_width=width))
     base, options = parse(name)
     refuse_text_model(name, base)
     if pretrained == "timm":
-        model = zoo.create_downloaded(base, options, classes=classes, channels=channels, size=shape, head=head)
+        zoo.require_timm(base)
+        model = zoo.create(base, options, classes=classes, channels=channels, size=shape, downloaded=True)
+        stored = getattr(model, "pretrained_cfg", {}).get("num_classes")
+        if head == "new":
+            zero_classifier(model)
+        elif stored != classes:
+            problem = f"the weights of {name!r} have a head for {stored} classes, not {classes}"
+            raise SfumatoError(problem, "give head new")
     else:
         model = build_untrained(base, options, classes=classes, channels=channels, size=shape)
     model = check_shapes(name, model, classes=classes, shape=(channels, *shape))
@@ -319,18 +300,18 @@ def create_for_texts(
         SfumatoError: as for `create`.
     """
     named = NEXT_WORD_MODELS if next_words else TEXT_MODELS
-    facts = {"classes": positive_integer("classes", classes), "vocabulary": vocabulary, "length": length}
+    facts = {"classes": positive_integer(classes=classes), "vocabulary": vocabulary, "length": length}
     base, options = parse(name)
     if base in named:
         model = _build(named[base], base, options, **facts)
     elif is_custom(name):
         model = create_custom(base, options, **facts)
     else:
-        listing, records = ", ".join((*named, "package:function")), "next words" if next_words else "texts"
-        remedy = f"choose one of these, such as {next(iter(named))}"
-        raise SfumatoError(f"model of {records} must be one of {listing}; got {name!r}", remedy)
+        allowed = (*named, "package:function")
+        described = f"model of {'next words' if next_words else 'texts'}"
+        one_of(allowed, optional=False, remedy=f"choose {allowed[0]}", **{described: name})
     if pretrained == "timm":
-        raise SfumatoError("pretrained is timm, which has no models of texts", "give a run, or a safetensors file")
+        zoo.require_timm(base)
     if pretrained is not None:
         load(model, pretrained, head=head)
     shape = torch.zeros(1, length, dtype=torch.int64)
@@ -344,11 +325,14 @@ def build_untrained(
     facts = {"classes": classes, "channels": channels}
     if name in _FIXED:
         smallest, alternative = _SMALLEST.get(name, (1, ""))
-        if min(size) < smallest:
-            raise SfumatoError(
-                f"{name} needs images of at least {smallest} pixels a side, got {size[0]} x {size[1]}",
-                f"choose the model {alternative}, or larger images",
-            )
+        remedy = f"choose the model {alternative}, or larger images"
+        whole_number(
+            least=smallest,
+            most=None,
+            optional=False,
+            remedy=remedy,
+            **{f"the image side in pixels for {name}": min(size)},
+        )
         return _build(_FIXED[name], name, options, size=size, **facts)
     if match := _WIDE_RESNET.fullmatch(name):
         return _build(WideResNet, name, options, depth=int(match[1]), width=int(match[2]), **facts)
@@ -358,10 +342,9 @@ def build_untrained(
         return zoo.create(name, options, classes=classes, channels=channels, size=size)
     if is_custom(name):
         return create_custom(name, options, classes=classes, channels=channels, size=size)
-    listing = ", ".join(NAMES)
     near = difflib.get_close_matches(name, NAMES, n=1)
     remedy = f"did you mean {near[0]}" if near else "choose one of these, such as cnn or wrn-16-4"
-    raise SfumatoError(f"model must be one of {listing}; got {name!r}", remedy)
+    raise SfumatoError(f"model must be one of {', '.join(NAMES)}; got {name!r}", remedy)
 
 
 def _build(make: Callable[..., nn.Module], name: str, options: Mapping[str, Any], **facts: Any) -> nn.Module:

@@ -126,6 +126,4 @@ class TensorBoard(Observer):
         assert self._writer is not None
         self._writer.close()
 
-    def on_interrupt(self) -> None:
-        """Closes the log."""
-        self.on_train_end()
+    on_interrupt = on_train_end

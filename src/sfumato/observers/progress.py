@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Timer
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from sfumato._cards import Detail
-from sfumato._checks import SfumatoError
 
 if TYPE_CHECKING:
     from sfumato.data import Source, SourceSpec
@@ -26,33 +25,20 @@ NAMED_FILES = 5
 """Largest number of skipped files to name."""
 
 
-class Progress(Protocol):
-    """Receives the progress of a run."""
+class Progress:
+    """Receives the progress of a run. This one reports nothing."""
 
     def begin(self, what: str, total: int, done: int = 0) -> None:
         """Starts an operation of `total` parts, of which `done` are already done."""
-        ...
 
     def advance(self, done: int, note: str = "") -> None:
         """Reports that `done` parts are done, with an optional note."""
-        ...
 
     def report(self, line: str) -> None:
         """Reports one line."""
-        ...
 
 
-class NoProgress:
-    """Reports nothing."""
-
-    def begin(self, what: str, total: int, done: int = 0) -> None:
-        """Does nothing."""
-
-    def advance(self, done: int, note: str = "") -> None:
-        """Does nothing."""
-
-    def report(self, line: str) -> None:
-        """Does nothing."""
+NoProgress = Progress
 
 
 def open_with_progress(spec: SourceSpec, progress: Progress) -> Source:
@@ -78,7 +64,7 @@ def open_with_progress(spec: SourceSpec, progress: Progress) -> Source:
     return source
 
 
-class ProgressBars:
+class ProgressBars(Progress):
     """A progress bar on standard error if that is a terminal, otherwise lines.
 
     Args:
@@ -118,15 +104,12 @@ class ProgressBars:
 
     def advance(self, done: int, note: str = "") -> None:
         """Updates the bar; an empty note keeps the previous one."""
-        if self._task is None:
-            raise SfumatoError("the progress bar has not been started", "call begin first")
+        assert self._task is not None, "call begin first"
         if not self._console.is_terminal and time.monotonic() - self._last_line > LINE_SECONDS:
             self._last_line = time.monotonic()
             self.report(f"{self._what}: {done} of {self._total}{self._time_left(done)}{f', {note}' if note else ''}")
-        if note:
-            self._bars.update(self._task, completed=done, note=note)
-        else:
-            self._bars.update(self._task, completed=done)
+        fields: dict[str, Any] = {"note": note} if note else {}
+        self._bars.update(self._task, completed=done, **fields)
 
     def _time_left(self, done: int) -> str:
         """The estimated time left, from the average speed so far; empty before the first part is done."""
@@ -203,7 +186,7 @@ def default_progress(progress: Progress | None) -> Progress:
     return NotebookBar() if in_notebook() else NoProgress()
 
 
-class NotebookBar:
+class NotebookBar(Progress):
     """A progress bar in the output of the running cell, in plain HTML without widgets."""
 
     def __init__(self) -> None:
@@ -217,8 +200,6 @@ class NotebookBar:
 
     def advance(self, done: int, note: str = "") -> None:
         """Updates the bar; an empty note keeps the previous one. The bar is removed at the end."""
-        if not self._what:
-            raise SfumatoError("the progress bar has not been started", "call begin first")
         self._note = note or self._note
         if done >= self._total:
             self._update({"text/plain": "", "text/html": ""})

@@ -40,12 +40,10 @@ class Descent:
     """Number of steps of linear warm-up."""
 
     def __post_init__(self) -> None:
-        positive("learning_rate", self.learning_rate, remedy="give a number such as 0.5")
-        positive("pretrained_rate", self.pretrained_rate, remedy="give a number such as 0.1")
-        if self.learning_rate * max(1.0, self.pretrained_rate) > LARGEST_RATE:
-            raise SfumatoError(
-                f"learning_rate {self.learning_rate!r} exceeds the range of float32", "give a number such as 0.5"
-            )
+        positive(learning_rate=self.learning_rate, remedy="give a number such as 0.5")
+        positive(pretrained_rate=self.pretrained_rate, remedy="give a number such as 0.1")
+        largest = self.learning_rate * max(1.0, self.pretrained_rate)
+        within(None, LARGEST_RATE, learning_rate=largest, remedy="give a number such as 0.5")
         if isinstance(self.trainable, str):
             raise SfumatoError(f"trainable must be a list of names, got {self.trainable!r}", "give it in brackets")
         object.__setattr__(self, "trainable", tuple(self.trainable))
@@ -77,9 +75,8 @@ SCHEDULES: tuple[str, ...] = tuple(_SHAPES)
 
 def check_schedule(name: str, *, steps: int | None, warmup: int = 0) -> None:
     """Refuses what `schedule` refuses; if `steps` is None, only what it refuses for any number of steps."""
-    one_of("schedule", name, SCHEDULES)
-    if steps is not None:
-        positive_integer("steps", steps)
+    one_of(SCHEDULES, schedule=name)
+    positive_integer(optional=True, steps=steps)
     if isinstance(warmup, bool) or not isinstance(warmup, int) or warmup < 0 or (steps is not None and warmup >= steps):
         most = "" if steps is None else f" to steps - 1 = {steps - 1}"
         raise SfumatoError(f"warmup must be a whole number from 0{most}, got {warmup!r}", "give fewer, or 0")
@@ -110,7 +107,7 @@ def schedule(name: str, *, steps: int, warmup: int = 0) -> Callable[[int], float
     shape = _SHAPES[name]
 
     def multiplier(step: int) -> float:
-        within("step", step, 0, steps - 1, remedy="plan more steps")
+        within(0, steps - 1, step=step, remedy="plan more steps")
         if step < warmup:
             return (step + 1) / warmup
         return shape((step - warmup) / (steps - warmup))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -12,8 +11,6 @@ from torch import Tensor
 from sfumato._checks import SfumatoError, below_one, not_negative, one_of, positive
 
 NAMES = ("sgd", "momentum", "adam", "adamw", "lamb")
-OWN = "own"
-"""The name in settings of an optimizer that the caller's code provides."""
 FACTOR = "factor"
 """Key in a parameter group for its multiplier of the learning rate."""
 
@@ -40,10 +37,10 @@ def _lamb(parameters: list[Any], **options: Any) -> torch.optim.Optimizer:
 
 def check(name: str, *, learning_rate: float, momentum: float = 0.9, weight_decay: float = 0.0) -> None:
     """Refuses the settings that `create` refuses."""
-    one_of("optimizer", name, NAMES, remedy=_remedy(name))
-    positive("learning rate", learning_rate)
-    not_negative("weight_decay", weight_decay)
-    below_one("momentum", momentum, remedy="give a number in [0, 1), such as 0.9")
+    one_of(NAMES, optimizer=name, remedy="give only the name: momentum and weight decay are options")
+    positive(learning_rate=learning_rate)
+    not_negative(weight_decay=weight_decay)
+    below_one(momentum=momentum, remedy="give a number in [0, 1), such as 0.9")
 
 
 def check_parameters(listed: Sequence[Any]) -> None:
@@ -86,11 +83,3 @@ def create(
         return torch.optim.SGD(listed, momentum=momentum if name == "momentum" else 0.0, **shared)
     adaptive = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "lamb": _lamb}[name]
     return adaptive(listed, betas=(momentum, 0.999), **shared)
-
-
-def _remedy(name: object) -> str | None:
-    """The remedy for a known name in upper case or followed by options, as model names may be."""
-    bare = re.split(r"[^a-z]", name.strip().lower())[0] if isinstance(name, str) else ""
-    if bare not in NAMES:
-        return None
-    return f"give only the name, {bare}: momentum and weight decay are separate options"

@@ -46,13 +46,14 @@ def least_within(
 
     **Guarantee.** `spent(value, FINE_GRID) <= target` was computed for the returned value.
     """
+    none = SfumatoError(f"no {what}", remedy)
     enough = _Bracket(lambda value: spent(value, COARSE_GRID), target)
     enough.narrow(max(guess, lowest), lowest)
     high = 1.0
     while not enough(high):
         high *= 2
         if high > MOST_NOISE:
-            raise SfumatoError(f"no {what}", remedy)
+            raise none
     low = high / 2
     while low > lowest and enough(low):
         low, high = low / 2, low
@@ -62,7 +63,7 @@ def least_within(
     value = math.ceil(min(_on_fine_grid(spent, target, high), high) * 1e4) / 1e4
     result = _first_enough(lambda value: spent(value, FINE_GRID) <= target, value)
     if result is None:
-        raise SfumatoError(f"no {what}", remedy)
+        raise none
     return result
 
 
@@ -239,7 +240,7 @@ class Draft:
         if values:
             return replace(self, **values).plan()
         participation = participation_for(population=self.examples, batch_size=self.batch_size, rule=self.participation)  # type: ignore[arg-type]
-        steps = positive_integer("steps", self.steps, remedy="give the number of training steps")
+        steps = positive_integer(steps=self.steps, remedy="give the number of training steps")
         noise = self.mechanism.adapted(participation, self.examples, steps)
         return self.make(
             participation=participation,

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
-from sfumato._checks import SfumatoError, fraction, number, positive, positive_integer
+from sfumato._checks import SfumatoError, fraction, number, positive, positive_integer, true_or_false, whole_number
 from sfumato.privacy.mechanism import Gaussian, Mechanism
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class FixedClipping:
     max_norm: float = 1.0
 
     def __post_init__(self) -> None:
-        positive("max_norm", self.max_norm, remedy=_NORM)
+        positive(max_norm=self.max_norm, remedy=_NORM)
 
     def joint_noise(self, noise_multiplier: float) -> float:
         """The noise multiplier of a step's whole release: that of the vectors, because nothing else is released."""
@@ -78,11 +78,10 @@ class QuantileClipping:
     count_noise: float | None = None
 
     def __post_init__(self) -> None:
-        positive("max_norm", self.max_norm, remedy=_NORM)
-        fraction("quantile", self.quantile, remedy="give the target share of vectors with norm at most C, such as 0.5")
-        positive("rate", self.rate, remedy="give the learning rate of log C, such as 0.2")
-        if self.count_noise is not None:
-            positive("count_noise", self.count_noise, remedy="give the standard deviation of the count's noise")
+        positive(max_norm=self.max_norm, remedy=_NORM)
+        fraction(quantile=self.quantile, remedy="give the target share of vectors with norm at most C, such as 0.5")
+        positive(rate=self.rate, remedy="give the learning rate of log C, such as 0.2")
+        positive(optional=True, count_noise=self.count_noise, remedy="give the standard deviation of the count's noise")
 
     @property
     def noise_of_count(self) -> float:
@@ -100,7 +99,7 @@ class QuantileClipping:
 
     def vector_noise(self, joint: float) -> float:
         """z_delta = (z^-2 - (2 sigma_b)^-2)^(-1/2): the vectors' noise multiplier for the joint noise multiplier z."""
-        if positive("noise_multiplier", joint) >= 2 * self.noise_of_count:
+        if positive(noise_multiplier=joint) >= 2 * self.noise_of_count:
             raise SfumatoError(
                 f"noise_multiplier must be below {2 * self.noise_of_count:g}, twice the count_noise, got {joint:g}: "
                 "the count alone would cost more",
@@ -110,7 +109,7 @@ class QuantileClipping:
 
     def noisy_fraction(self, noisy_count: float, expected: float) -> float:
         """b: the share of vectors of norm at most C, from the noisy sum of 1[|d| <= C] - 1/2 and the expected batch."""
-        return min(max(number("noisy_count", noisy_count) / positive("expected", expected) + 0.5, 0.0), 1.0)
+        return min(max(number(noisy_count=noisy_count) / positive(expected=expected) + 0.5, 0.0), 1.0)
 
     def next_norm(self, max_norm: float, noisy_fraction: float) -> float:
         """C of the next step: C exp(-eta (b - gamma)).
@@ -161,13 +160,9 @@ class NoiseGrid:
     alone: bool
 
     def __post_init__(self) -> None:
-        if isinstance(self.exponent, bool) or not isinstance(self.exponent, int):
-            raise SfumatoError(
-                f"exponent must be a whole number, got {self.exponent!r}", "give the exponent of the grid spacing"
-            )
-        positive_integer("elements", self.elements, remedy="give the number of elements of the trained parameters")
-        if not isinstance(self.alone, bool):
-            raise SfumatoError(f"alone must be true or false, got {self.alone!r}", "give True or False")
+        whole_number(least=None, exponent=self.exponent, remedy="give the exponent of the grid spacing")
+        positive_integer(elements=self.elements, remedy="give the number of elements of the trained parameters")
+        true_or_false(alone=self.alone)
 
     @property
     def widening(self) -> float:
@@ -190,13 +185,10 @@ def refuse_without_grid(mechanism: Mechanism | OptimalToeplitz, clipping: Clippi
     Args:
         clipping: the plan's clipping; None if it is not known yet.
     """
+    why = None
     if not isinstance(mechanism, Gaussian):
-        raise SfumatoError(
-            "noise is secure, but the mechanism adds up noise of several steps in floating point",
-            "give mechanism gaussian, with Poisson or full-batch participation, or noise standard",
-        )
-    if isinstance(clipping, QuantileClipping):
-        raise SfumatoError(
-            "noise is secure, but the clipping norm follows a quantile, so each step would have a different grid",
-            "leave quantile out, or give noise standard",
-        )
+        why = "the mechanism adds up noise of several steps in floating point", "give mechanism gaussian"
+    elif isinstance(clipping, QuantileClipping):
+        why = "the clipping norm follows a quantile, so each step would have a different grid", "leave quantile out"
+    if why is not None:
+        raise SfumatoError(f"noise is secure, but {why[0]}", f"{why[1]}, or give noise standard")

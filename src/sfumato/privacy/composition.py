@@ -147,7 +147,7 @@ class RepeatedLosses:
         """Converts dp-accounting's masses of one step's losses."""
         import numpy as np
 
-        from sfumato.privacy.theorems.connect_dots import ConnectedDots
+        from sfumato.privacy.theorems.sampled_losses import ConnectedDots
 
         dense, subtracted = curve.to_dense_pmf(), not isinstance(curve, ConnectedDots)
         support = np.flatnonzero(dense._probs > 0)
@@ -225,7 +225,9 @@ class Composition:
             return math.inf
         if at_least > 0:
             tilt = self._tilt_for(at_least)
-            bound = self.moments(tilt)[0] - tilt * at_least + _log_share(tilt)
+            # Delta at epsilon is at most e^(L - t epsilon) times the largest e^(-t x) (1 - e^-x).
+            log_share = tilt * math.log(tilt) - (tilt + 1) * math.log1p(tilt)
+            bound = self.moments(tilt)[0] - tilt * at_least + log_share
             if bound <= math.log(delta - self.lost):
                 return at_least
         # The Chernoff bound exceeds delta by about this factor.
@@ -358,11 +360,6 @@ class Composition:
         low = (log_moment - self.moments(tilt - down)[0] - _OUTSIDE) / down
         first, last = max(least, math.floor(low / self.width)), min(most, math.ceil(high / self.width))
         return first, max(last, first)
-
-
-def _log_share(tilt: float) -> float:
-    """The logarithm of the largest e^(-t x) (1 - e^-x): delta at epsilon is at most e^(L - t epsilon) times as much."""
-    return tilt * math.log(tilt) - (tilt + 1) * math.log1p(tilt)
 
 
 def _power(spectrum: Any, count: int) -> Any:

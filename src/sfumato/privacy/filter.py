@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import Any
 
-from sfumato._checks import SfumatoError, fraction, one_of, positive
+from sfumato._checks import SfumatoError, fraction, one_of, positive, within
+from sfumato.privacy.loss import Loss
 from sfumato.privacy.plan import PrivacyPlan
 from sfumato.privacy.unit import ADJACENCIES, UNITS, Adjacency
 
@@ -45,19 +46,17 @@ class PrivacyFilter:
     adjacency: Adjacency = "add-or-remove"
 
     def __post_init__(self) -> None:
-        positive("epsilon", self.epsilon, remedy="give the budget of all runs together, a number such as 8")
-        fraction("delta", self.delta, remedy="give a number such as 1e-5, well below 1/N")
-        one_of("unit", self.unit, UNITS)
-        one_of("adjacency", self.adjacency, ADJACENCIES)
-        if not self.order > 1:
-            raise SfumatoError(f"order is {self.order!r}", "give one above 1")
+        positive(epsilon=self.epsilon, remedy="give the budget of all runs together, a number such as 8")
+        fraction(delta=self.delta, remedy="give a number such as 1e-5, well below 1/N")
+        one_of(UNITS, unit=self.unit)
+        one_of(ADJACENCIES, adjacency=self.adjacency)
+        within(1.01, None, order=self.order)
 
     @classmethod
     def for_total(cls, *, epsilon: float, delta: float, **others: Any) -> PrivacyFilter:
         """The filter for a total, at the order that admits the most Gaussian releases."""
-        positive("epsilon", epsilon, remedy="give the budget of all runs together, a number such as 8")
-        fraction("delta", delta, remedy="give a number such as 1e-5, well below 1/N")
-        return cls(epsilon=epsilon, delta=delta, order=best_order(epsilon, delta), **others)
+        checked = cls(epsilon=epsilon, delta=delta, order=2.0, **others)
+        return replace(checked, order=best_order(epsilon, delta))
 
     # -- the cost of plans -----------------------------------------------------------------------------------------
 
@@ -79,7 +78,7 @@ class PrivacyFilter:
         cost.
         """
         self.check(plan)
-        cost = self._renyi(plan)
+        cost = float(plan.loss.renyi([self.order])[0])
         if figures is not None:
             cost = max(cost, self.cost_of_pure(figures))
         if not math.isfinite(cost):
@@ -104,14 +103,6 @@ class PrivacyFilter:
                 f"give `adjacency={self.adjacency}`, or set a budget for zero-out, which admits both",
             )
 
-    def _renyi(self, plan: PrivacyPlan) -> float:
-        if "rdp" not in plan.loss.accountants:
-            raise SfumatoError(
-                f"the budget counts Renyi divergences, and none is known for a plan by the {plan.theorem.name}",
-                "use participation poisson without truncation and sample whole units",
-            )
-        return float(plan.loss.renyi([self.order])[0])
-
     # -- whether one more plan fits --------------------------------------------------------------------------------
 
     def fits(self, costs: Sequence[float]) -> bool:
@@ -129,10 +120,7 @@ class PrivacyFilter:
     def composed_epsilon(self, plans: Sequence[PrivacyPlan]) -> float:
         """Epsilon at delta of these plans by their privacy loss distributions, if all of them had been fixed before the
         first."""
-        if len({plan.adjacency for plan in plans}) > 1:
-            plans = [replace(plan, adjacency="zero-out") for plan in plans]
-        losses = [plan.loss for plan in plans]
-        return reduce(lambda total, loss: total.composed_with(loss), losses).epsilon(self.delta)
+        return joint_loss(plans).epsilon(self.delta)
 
     def with_enough_noise(self, plan: PrivacyPlan, left: float) -> PrivacyPlan | None:
         """The plan with just enough more noise to cost at most `left`. None if none is found."""
@@ -178,6 +166,17 @@ class PrivacyFilter:
             f"the sum of Renyi divergences at the order {self.order:g}, of plans that may be chosen after seeing "
             "earlier results"
         )
+
+
+def joint_loss(plans: Sequence[PrivacyPlan]) -> Loss:
+    """The loss of all plans together, had they been fixed before the first.
+
+    Plans of different adjacencies count for zero-out, for which each of them holds with the same epsilon.
+    """
+    if len({plan.adjacency for plan in plans}) > 1:
+        plans = [replace(plan, adjacency="zero-out") for plan in plans]
+    first, *others = (plan.loss for plan in plans)
+    return first.composed_with(*others)
 
 
 def best_order(epsilon: float, delta: float) -> float:

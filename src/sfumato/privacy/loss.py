@@ -9,7 +9,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from sfumato._checks import SfumatoError, fraction, not_negative, one_of
 from sfumato.privacy.composition import Composition, compositions
@@ -35,6 +35,9 @@ Repeats = Sequence[tuple[Any, int]]
 class Part(ABC):
     """A number of steps that are covered by one theorem. Frozen."""
 
+    has_renyi: ClassVar[bool] = False
+    """Whether a Renyi divergence of its steps is known."""
+
     @property
     @abstractmethod
     def coarsening(self) -> float:
@@ -53,17 +56,9 @@ class Part(ABC):
         """Both as one part, exactly; None if they have no such form."""
         return None
 
-    def event(self) -> Any:
-        """dp-accounting's event of all its steps, for Renyi divergences; None if there is none."""
-        return None
-
-    def renyi(self, orders: Sequence[float]) -> Any | None:
-        """The Renyi divergence of all its steps at each order, of shape (orders,); None if none is known."""
-        if (event := self.event()) is None:
-            return None
-        accountant = renyi_accountant(orders)
-        accountant.compose(event)
-        return accountant.rdp
+    def renyi(self, orders: Sequence[float]) -> Any:
+        """The Renyi divergence of all its steps at each order, of shape (orders,), where `has_renyi`."""
+        raise NotImplementedError
 
     def epsilon(self, delta: float) -> float | None:
         """Epsilon at delta of this part alone, by a closed form; None if there is none."""
@@ -102,8 +97,8 @@ class Loss:
             accountant: "pld" (an exact closed form for Gaussians without sampling) or "rdp".
             grid: the discretisation of privacy losses, for "pld". A coarser grid is faster and never underestimates.
         """
-        fraction("delta", delta, remedy="give a number such as 1e-5, well below 1/N")
-        return _epsilon(self.parts, delta, one_of("accountant", accountant, ACCOUNTANTS), grid)
+        fraction(delta=delta, remedy="give a number such as 1e-5, well below 1/N")
+        return _epsilon(self.parts, delta, one_of(ACCOUNTANTS, accountant=accountant), grid)
 
     def delta(self, epsilon: float, *, grid: float = FINE_GRID) -> float:
         """The least delta that the bound gives at this epsilon."""
@@ -112,7 +107,7 @@ class Loss:
     def deltas(self, epsilons: Sequence[float], *, grid: float = FINE_GRID) -> list[float]:
         """Delta at each of these epsilons, computed together."""
         for epsilon in epsilons:
-            not_negative("epsilon", epsilon, remedy="give a privacy budget, a number such as 3")
+            not_negative(epsilon=epsilon, remedy="give a privacy budget, a number such as 3")
         if len(self.parts) == 1:
             exact = [delta for epsilon in epsilons if (delta := self.parts[0].delta(epsilon)) is not None]
             if len(exact) == len(epsilons):
@@ -125,7 +120,7 @@ class Loss:
     @property
     def accountants(self) -> tuple[str, ...]:
         """The accountants that cover all its parts."""
-        return ACCOUNTANTS if all(part.event() is not None for part in self.parts) else ACCOUNTANTS[:1]
+        return ACCOUNTANTS if all(part.has_renyi for part in self.parts) else ACCOUNTANTS[:1]
 
     def composed_with(self, *others: Loss) -> Self:
         """The loss of these releases and of the others together."""
@@ -195,33 +190,13 @@ def _compositions(parts: Sequence[Part], grid: float) -> Iterator[Composition]:
 
 def _renyi(parts: Sequence[Part], orders: Sequence[float]) -> Any:
     """The Renyi divergences of all parts, which add up. Refuses a part without one."""
-    return sum(_known(part.renyi(orders)) for part in parts)
-
-
-def renyi_accountant(orders: Sequence[float]) -> Any:
-    """dp-accounting's accountant with nothing composed."""
-    import dp_accounting
-    from dp_accounting import rdp
-
-    return rdp.RdpAccountant(orders, neighboring_relation=dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
-
-
-def event_of(parts: Sequence[Part]) -> Any:
-    """dp-accounting's event of all parts. Refuses a part without a Renyi divergence."""
-    import dp_accounting
-
-    return dp_accounting.ComposedDpEvent([_known(part.event()) for part in parts])
-
-
-def _known(figure: Any) -> Any:
-    """What was found of a part. Refuses None."""
-    if figure is None:
+    if not all(part.has_renyi for part in parts):
         raise SfumatoError(
             "no Renyi divergence is known for one of the releases (there is none for truncated Poisson sampling, "
             "nor for users whose records are sampled independently)",
             "account by privacy loss distributions (pld), or use Poisson sampling of the units, without truncation",
         )
-    return figure
+    return sum(part.renyi(orders) for part in parts)
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from sfumato._checks import SfumatoError, number, positive, positive_integer
+from sfumato._checks import SfumatoError, number, positive, positive_integer, true_or_false
 from sfumato.privacy import factorisation
 from sfumato.privacy.participation.rules import Participation
 
@@ -33,7 +33,7 @@ class Mechanism(ABC):
 
     def __post_init__(self) -> None:
         remedy = "give the noise's standard deviation over the clipping norm"
-        positive("noise_multiplier", self.noise_multiplier, remedy=remedy)
+        positive(noise_multiplier=self.noise_multiplier, remedy=remedy)
 
     def adapted(self, participation: Participation, population: int, steps: int) -> Mechanism:
         """This mechanism with the parameters that follow from a plan's participation and steps; by default itself."""
@@ -71,7 +71,6 @@ class Gaussian(Mechanism):
     independent = True
 
     def noise_in_weights(self, workload: factorisation.Workload) -> factorisation.NoiseInWeights:
-        """The noise in the weights for independent steps."""
         return factorisation.toeplitz_noise(workload, factorisation.inverse([1.0], workload.steps))
 
     def variances(self, combinations: Any) -> Any:
@@ -110,10 +109,8 @@ class Tree(Mechanism):
     def __post_init__(self) -> None:
         super().__post_init__()
         remedy = "give the number of steps after which a tree ends, or None for one tree"
-        if self.steps_per_tree is not None:
-            positive_integer("steps_per_tree", self.steps_per_tree, remedy=remedy)
-        if not isinstance(self.completed, bool):
-            raise SfumatoError(f"completed must be true or false, got {self.completed!r}", "give True or False")
+        positive_integer(optional=True, steps_per_tree=self.steps_per_tree, remedy=remedy)
+        true_or_false(completed=self.completed)
         if self.completed and self.steps_per_tree is None:
             raise SfumatoError("completed must be false if there is only one tree, because no other follows it", remedy)
 
@@ -122,11 +119,9 @@ class Tree(Mechanism):
         return min(steps, self.steps_per_tree or steps).bit_length()
 
     def noise_in_weights(self, workload: factorisation.Workload) -> factorisation.NoiseInWeights:
-        """The noise in the weights of the nodes that make up each step's prefix sum."""
         return factorisation.tree_noise(workload, steps_per_tree=self.steps_per_tree, completed=self.completed)
 
     def variances(self, combinations: Any) -> Any:
-        """The variances of combinations of N_t - N_(t-1)."""
         return factorisation.tree_variances(combinations, steps_per_tree=self.steps_per_tree, completed=self.completed)
 
     @property
@@ -161,12 +156,10 @@ class BandedToeplitz(Mechanism):
     def __post_init__(self) -> None:
         super().__post_init__()
         remedy = "give c_0 = 1, c_1, and so on, one for each band"
-        if not isinstance(self.coefficients, (tuple, list)) or not self.coefficients:
-            raise SfumatoError(f"coefficients must be a sequence of numbers, got {self.coefficients!r}", remedy)
-        values = tuple(number("coefficients", value, remedy=remedy) for value in self.coefficients)
+        values = tuple(number(coefficients=value, remedy=remedy) for value in self.coefficients)
         object.__setattr__(self, "coefficients", values)
-        if self.coefficients[0] != 1:
-            raise SfumatoError(f"coefficients must begin with 1, got {self.coefficients[0]!r}", remedy)
+        if values[:1] != (1,):
+            raise SfumatoError(f"coefficients must begin with 1, got {list(values[:1])}", remedy)
 
     @property
     def bands(self) -> int:
@@ -182,17 +175,14 @@ class BandedToeplitz(Mechanism):
         return column
 
     def noise_in_weights(self, workload: factorisation.Workload) -> factorisation.NoiseInWeights:
-        """The noise in the weights for C^-1 z."""
         inverse = factorisation.inverse(self.column(workload.steps), workload.steps)
         return factorisation.toeplitz_noise(workload, inverse)
 
     def variances(self, combinations: Any) -> Any:
-        """The variances of combinations of C^-1 z."""
         steps = combinations.shape[1]
         return factorisation.toeplitz_variances(combinations, factorisation.inverse(self.column(steps), steps))
 
     def buffers(self, steps: int) -> int:
-        """One less than the number of bands."""
         return self.bands - 1 if steps else 0
 
     @property

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Any
 
-from sfumato._checks import SfumatoError, positive, positive_integer
+from sfumato._checks import SfumatoError, positive, positive_integer, whole_number, within
 
 LEAST_EPSILON = 1e-6
 """At a smaller epsilon the noise would hide any realistic number of records."""
@@ -43,13 +43,9 @@ class NoisyTable:
     classes: int
 
     def __post_init__(self) -> None:
-        positive("epsilon", self.epsilon, remedy="give what the figures may cost a test record, such as 1")
-        if self.epsilon < LEAST_EPSILON:
-            raise SfumatoError(
-                f"epsilon is {self.epsilon!r}, at which the noise would hide any number of test records",
-                f"give {LEAST_EPSILON:g} or more, such as 1",
-            )
-        positive_integer("classes", self.classes)
+        remedy = f"give {LEAST_EPSILON:g} or more, such as 1: at less, the noise would hide any number of test records"
+        within(LEAST_EPSILON, None, epsilon=positive(epsilon=self.epsilon, remedy=remedy), remedy=remedy)
+        positive_integer(classes=self.classes)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -78,12 +74,15 @@ class NoisyTable:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> NoisyTable:
         """The table that `to_dict` wrote."""
-        try:
-            return cls(**data)
-        except TypeError:
-            raise SfumatoError(
-                "the noisy table has missing or unknown fields", "restore the run's own record"
-            ) from None
+        return cls(**data)
+
+
+def check_counts(what: str, counts: Sequence[int], number: int) -> None:
+    """Refuse anything but this many counts of records: a mean or another number would move by more than 1."""
+    if len(counts) != number:
+        raise SfumatoError(f"there are {len(counts)} {what}s for {number}", f"give a {what} for each")
+    for count in counts:
+        whole_number(least=0, most=None, optional=False, remedy="count records: a mean is no count", **{what: count})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,23 +124,15 @@ class PrivateChoice:
     candidates: int
 
     def __post_init__(self) -> None:
-        positive("epsilon", self.epsilon, remedy="give the privacy budget of the choice, a number such as 1")
-        positive_integer("candidates", self.candidates, remedy="give the number of candidates")
+        positive(epsilon=self.epsilon, remedy="give the privacy budget of the choice, a number such as 1")
+        positive_integer(candidates=self.candidates, remedy="give the number of candidates")
 
     def exponents(self, scores: Sequence[int]) -> tuple[Fraction, ...]:
         """epsilon (max_j score_j - score_r) of each candidate, exactly. Its coin has heads probability exp(-exponent).
 
         **Guarantee.** Sensitivity 1: scores that are not whole numbers are refused.
         """
-        if len(scores) != self.candidates:
-            raise SfumatoError(
-                f"there are {len(scores)} scores for {self.candidates} candidates", "give one for each candidate"
-            )
-        for score in scores:
-            if isinstance(score, bool) or not isinstance(score, int) or score < 0:
-                raise SfumatoError(
-                    f"a score must be a number of right answers, got {score!r}", "count them; a mean is no count"
-                )
+        check_counts("score", scores, self.candidates)
         best = max(scores)
         return tuple(Fraction(self.epsilon) * (best - score) for score in scores)
 

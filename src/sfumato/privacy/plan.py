@@ -63,11 +63,11 @@ class PrivacyPlan:
     adjacency: Adjacency = "add-or-remove"
 
     def __post_init__(self) -> None:
-        positive_integer("examples", self.population, remedy="give the number of training examples")
-        positive_integer("steps", self.steps, remedy="give the number of training steps")
-        within("steps", self.steps, None, MAX_STEPS, remedy="give fewer steps")
-        fraction("delta", self.delta, remedy="give a number such as 1e-5, well below 1/N")
-        one_of("adjacency", self.adjacency, ADJACENCIES)
+        positive_integer(examples=self.population, remedy="give the number of training examples")
+        positive_integer(steps=self.steps, remedy="give the number of training steps")
+        within(None, MAX_STEPS, steps=self.steps, remedy="give fewer steps")
+        fraction(delta=self.delta, remedy="give a number such as 1e-5, well below 1/N")
+        one_of(ADJACENCIES, adjacency=self.adjacency)
         self.participation.check(self.population)
         self.unit.check(self.population)
         self.theorem.check(self)
@@ -133,8 +133,8 @@ class PrivacyPlan:
             raise SfumatoError(
                 f"max_norm {max_norm!r} and a clipping are both given", "give one: a clipping has its own max_norm"
             )
-        positive_integer("examples", examples, remedy="give the number of training examples")
-        fraction("delta", delta, remedy="give a number such as 1e-5, well below 1/N")
+        positive_integer(examples=examples, remedy="give the number of training examples")
+        fraction(delta=delta, remedy="give a number such as 1e-5, well below 1/N")
 
         draft = Draft(
             make=partial(cls, population=examples, delta=delta, unit=unit or Example(), adjacency=adjacency),
@@ -146,7 +146,7 @@ class PrivacyPlan:
             clipping=clipping or FixedClipping(1.0 if max_norm is None else max_norm),
             participation=participation,
             mechanism=mechanism or Gaussian(noise_multiplier=1.0),
-            accountant=one_of("accountant", accountant, ACCOUNTANTS),
+            accountant=one_of(ACCOUNTANTS, accountant=accountant),
         )
         return draft.plan() if target is None else draft.calibrate(target)
 
@@ -303,13 +303,10 @@ class PrivacyPlan:
     def from_dict(cls, data: Mapping[str, Any]) -> PrivacyPlan:
         """The plan that `to_dict` wrote. Refuses unknown, missing or ill-typed fields."""
         remedy = "give a plan as PrivacyPlan.to_dict writes it"
-        if not isinstance(data, Mapping):
-            raise SfumatoError(f"a plan must be a mapping, got {type(data).__name__}", remedy)
         try:
             refuse_unproven(data["sampling"])
-            _refuse_drawn_records(data)
-            participation = PARTICIPATIONS[one_of("sampling", data["sampling"], PARTICIPATIONS, remedy=remedy)]
-            mechanism = MECHANISMS[one_of("mechanism", data["mechanism"], MECHANISMS, remedy=remedy)]
+            participation = PARTICIPATIONS[one_of(PARTICIPATIONS, sampling=data["sampling"], remedy=remedy)]
+            mechanism = MECHANISMS[one_of(MECHANISMS, mechanism=data["mechanism"], remedy=remedy)]
             plan = cls(
                 population=data["examples"],
                 participation=_part(participation, data),
@@ -317,32 +314,22 @@ class PrivacyPlan:
                 steps=data["steps"],
                 delta=data["delta"],
                 clipping=_part(QuantileClipping if "count_noise" in data else FixedClipping, data),
-                unit=_part(UNITS[one_of("unit", data["unit"], UNITS, remedy=remedy)], data),
+                unit=_part(UNITS[one_of(UNITS, unit=data["unit"], remedy=remedy)], data),
                 adjacency=data["adjacency"],
             )
-        except KeyError as error:
-            raise SfumatoError(
-                f"a plan must have exactly its own fields, got a difference in {error}", remedy
-            ) from None
-        if (rewritten := plan.to_dict()) != data:
-            differing = sorted(name for name in rewritten.keys() | data.keys() if rewritten.get(name) != data.get(name))
-            raise SfumatoError(f"a plan must have exactly its own fields, got a difference in {differing}", remedy)
-        return plan
+            if (rewritten := plan.to_dict()) == data:
+                return plan
+            names = rewritten.keys() | data.keys()
+            differing = sorted(name for name in names if rewritten.get(name) != data.get(name))
+        except (AttributeError, KeyError, TypeError) as error:
+            differing = [str(error)]
+        raise SfumatoError(f"a plan must have exactly its own fields, got a difference in {differing}", remedy)
 
     @property
     def fingerprint(self) -> str:
         """SHA-256 of the plan's canonical JSON: two plans share it only if every field agrees."""
         canonical = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
-
-
-def _refuse_drawn_records(data: Mapping[str, Any]) -> None:
-    """Refuses a plan whose steps draw single records of users: no theorem here covers it."""
-    if data["unit"] == User.name and data.get("drawn") == "examples":
-        raise SfumatoError(
-            "the plan draws single records of its users (drawn examples), which no theorem here covers",
-            "make a plan that draws users: each shows `per_step` of their records in a step",
-        )
 
 
 def _part(kind: Callable[..., T], data: Mapping[str, Any]) -> T:
@@ -362,5 +349,5 @@ def default_delta(units: int) -> float:
     >>> default_delta(50_000), default_delta(1437), default_delta(47)
     (1e-06, 1e-05, 1e-05)
     """
-    positive_integer("examples", units, remedy="give the number of training examples")
+    positive_integer(examples=units, remedy="give the number of training examples")
     return float(f"1e-{max(5, len(str(units - 1)) + 1)}")

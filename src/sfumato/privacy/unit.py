@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
-from sfumato._checks import SfumatoError, positive_integer
+from sfumato._checks import SfumatoError, positive_integer, true_or_false, within
 
 Adjacency = Literal["add-or-remove", "zero-out"]
 Drawn = Literal["examples", "users", "clients"]
@@ -107,27 +107,19 @@ class User:
     neighbours: ClassVar[dict[str, Neighbours]] = PERSON_ADJACENCIES
 
     def __post_init__(self) -> None:
-        if self.at_most is not None:
-            positive_integer("at_most", self.at_most, remedy="give how many records of each user are kept")
-        if self.per_step is not None:
-            positive_integer("per_step", self.per_step, remedy="give how many records a user shows in a step")
-        for name, value in (("clients", self.clients), ("grouped", self.grouped)):
-            if not isinstance(value, bool):
-                raise SfumatoError(f"{name} must be true or false, got {value!r}", "give True or False")
-        if self.clients and self.per_step is not None:
-            raise SfumatoError(
-                f"per_step is {self.per_step}, but users of virtual clients show all of their kept records",
-                "leave it out",
-            )
-        if self.grouped and not self.clients:
-            raise SfumatoError("grouped is for virtual clients", "leave it out, or give clients=True")
+        for name, of in (("at_most", "kept"), ("per_step", "shown in a step")):
+            if (value := getattr(self, name)) is not None:
+                positive_integer(**{name: value}, remedy=f"give how many records of each user are {of}")
+        true_or_false(clients=self.clients, grouped=self.grouped)
+        for wrong, problem in (
+            (self.clients and self.per_step is not None, "per_step is for users who are sampled, not for clients"),
+            (self.grouped and not self.clients, "grouped is for virtual clients"),
+            (self.users is not None and not self.grouped, "users is for groups; otherwise the population counts users"),
+        ):
+            if wrong:
+                raise SfumatoError(problem, "leave it out")
         if self.grouped:  # the population does not count users
-            positive_integer("users", self.users, remedy="give the declared number of users")
-        elif self.users is not None:
-            raise SfumatoError(
-                f"users must be left out if users are sampled, got {self.users!r}: the population is their number",
-                "leave it out",
-            )
+            positive_integer(users=self.users, remedy="give the declared number of users")
 
     @property
     def drawn(self) -> Drawn:
@@ -145,12 +137,10 @@ class User:
         return "group" if self.grouped else "person"
 
     def check(self, population: int) -> None:
-        """Refuses more groups than users."""
-        if self.users is not None and self.users < population:
-            raise SfumatoError(
-                f"users must be at least as many as the groups, got {self.users} users in {population} groups",
-                "give the number of users, and the number of groups as the population",
-            )
+        """Refuses more groups than users, and more records shown in a step than are kept."""
+        if self.per_step is not None and self.at_most is not None:
+            within(None, self.at_most, per_step=self.per_step, remedy="give at most the records kept of each user")
+        within(population, None, optional=True, users=self.users, remedy="give at least as many users as groups")
 
     def count(self, population: int) -> int:
         """The number of units."""

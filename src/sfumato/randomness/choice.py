@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from sfumato._checks import SfumatoError, number, positive
-from sfumato.privacy.noisy_table import NoisyTable, PrivateChoice
+from sfumato._checks import SfumatoError, number, positive, whole_number
+from sfumato.privacy.noisy_table import NoisyTable, PrivateChoice, check_counts
 from sfumato.randomness.keys import RunKey
 
 
@@ -93,13 +93,7 @@ def noisy_counts(table: NoisyTable, counts: Sequence[int], key: RunKey) -> list[
     rounded. Sensitivity 1: counts must be whole numbers, one for each cell, or are refused. Two tables with the same
     key would have the same noise, and their difference none.
     """
-    if len(counts) != table.cells:
-        raise SfumatoError(f"there are {len(counts)} counts for {table.cells} cells", "give one for each cell")
-    for each in counts:
-        if isinstance(each, bool) or not isinstance(each, int) or each < 0:
-            raise SfumatoError(
-                f"a count must be a number of records, got {each!r}", "count records; a mean is no count"
-            )
+    check_counts("count", counts, table.cells)
     bits = Bits(key)
     return [each + two_sided_geometric(bits, Fraction(table.epsilon)) for each in counts]
 
@@ -152,8 +146,7 @@ class Uniform:
     high: float
 
     def __post_init__(self) -> None:
-        number("low", self.low)
-        number("high", self.high)
+        number(low=self.low, high=self.high)
         if self.low >= self.high:
             raise SfumatoError(
                 f"low must be below high, got {self.low!r} and {self.high!r}", "give the smaller bound first"
@@ -169,8 +162,7 @@ class LogUniform(Uniform):
     """A number between two positive bounds whose logarithm is uniform, for learning rates and the like."""
 
     def __post_init__(self) -> None:
-        positive("low", self.low)
-        positive("high", self.high)
+        positive(low=self.low, high=self.high)
         super().__post_init__()
 
     def value(self, generator: np.random.Generator) -> float:
@@ -193,15 +185,10 @@ def draw_settings(candidate: int, space: Space, key: RunKey) -> dict[str, Any]:
     >>> draw_settings(3, space, RunKey.from_seed(0)) == draw_settings(3, space, RunKey.from_seed(0))
     True
     """
-    _counted(candidate)
     for name, dimension in space.items():
         if not isinstance(dimension, (Choice, Uniform, LogUniform)):
             raise SfumatoError(
                 f"the space of {name!r} is not a rule to draw from: {dimension!r}", "use Choice, Uniform or LogUniform"
             )
+    whole_number(candidate=candidate)
     return {name: rule.value(key.generator("candidate's settings", candidate, name)) for name, rule in space.items()}
-
-
-def _counted(candidate: int) -> None:
-    if isinstance(candidate, bool) or not isinstance(candidate, int) or candidate < 0:
-        raise SfumatoError(f"candidate must be a number from 0, got {candidate!r}", "count candidates from 0")

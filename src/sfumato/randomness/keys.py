@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sfumato._checks import SfumatoError
+from sfumato._checks import SfumatoError, whole_number
 from sfumato._files import make_directory, regular_file, sync_directory
 from sfumato._systems import exposed_mode, fsync, open_bytes
 
@@ -74,8 +74,7 @@ class RunKey:
         would share their noise, and the difference of their models would show the data without any noise. No context is
         complete, so whoever sees two runs with one seed may see through their noise without knowing the seed.
         """
-        if isinstance(seed, bool) or not isinstance(seed, int):
-            raise SfumatoError(f"seed must be a whole number, got {seed!r}", "give a number such as 0")
+        whole_number(least=None, seed=seed, remedy="give a number such as 0")
         return cls(hashlib.sha256(f"sfumato seed {seed} {context}".encode()).digest())
 
     def _derive(self, stream: str, step: int, name: str) -> bytes:
@@ -121,10 +120,9 @@ class RunKey:
                 os.chmod(path, 0o600)  # a copy of the run may have lost the mode
             return cls(bytes.fromhex(regular_file(path).read_text("ascii").strip()))
         except (OSError, ValueError) as error:
-            if isinstance(error, PermissionError):
-                raise SfumatoError(f"the run key {path} cannot be read", "run as the user who started it") from None
+            state = "cannot be read" if isinstance(error, PermissionError) else "is missing or damaged"
             raise SfumatoError(
-                f"the run key {path} is missing or damaged, so the run cannot continue without drawing noise twice",
+                f"the run key {path} {state}, so the run cannot continue without drawing noise twice",
                 "finish the run with the steps it has (sfumato finish RUN), or start another run",
             ) from None
 

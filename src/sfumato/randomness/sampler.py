@@ -75,7 +75,12 @@ def _cyclic_poisson(rule: CyclicPoisson, plan: PrivacyPlan, key: RunKey, records
 
 
 def _drifting_poisson(rule: DriftingPoisson, plan: PrivacyPlan, key: RunKey, records: _Records) -> Draw:
-    in_second = _groups_checked(records)
+    in_second = np.array(records.groups)
+    if in_second.shape != (records.number,) or in_second.dtype != bool:
+        raise SfumatoError(
+            f"`groups` must be {records.number} truth values, got {in_second.dtype} of shape {in_second.shape}",
+            "give `groups`, whether each record is in the drift's second group, as bool",
+        )
 
     def draw(step: int) -> np.ndarray:
         first, second = rule.probabilities(step)
@@ -139,8 +144,6 @@ class Sampler:
     """
 
     def __init__(self, plan: PrivacyPlan, key: RunKey, *, records: int, groups: object = None):
-        if type(getattr(plan, "participation", None)) not in DRAWS:
-            raise SfumatoError(f"plan must be a PrivacyPlan, got {plan!r}", "give the plan of the run")
         self.plan = plan
         self.records = records
         self._draw = DRAWS[type(plan.participation)](plan.participation, plan, key, _Records(records, groups))
@@ -160,17 +163,3 @@ def _members(places: np.ndarray) -> Draw:
         return order[start:end].copy()
 
     return at
-
-
-def _groups_checked(records: _Records) -> np.ndarray:
-    remedy = "give `groups`, whether each record is in the drift's second group, as bool"
-    if records.groups is None:
-        raise SfumatoError("the plan's participation drifts between two groups, but the records have none", remedy)
-    return _one_per_record("groups", records.groups, records.number, "b", "truth values", remedy).copy()
-
-
-def _one_per_record(name: str, values: object, number: int, kinds: str, what: str, remedy: str) -> np.ndarray:
-    array = np.asarray(values)
-    if array.shape != (number,) or array.dtype.kind not in kinds:
-        raise SfumatoError(f"`{name}` must be {number} {what}, got {array.dtype} of shape {array.shape}", remedy)
-    return array

@@ -10,13 +10,10 @@ from .plots.curves import recall_curve as recall_curve
 from .plots.curves import roc_file as roc_file
 from .plots.curves import sweep_panels as sweep_panels
 from .plots.drawing import png as png
-from .plots.lines import RATES as RATES
-from .plots.lines import Attack as Attack
+from .sections.audit import RATES as RATES
+from .sections.audit import Attack as Attack
 from .sections.audit import Audit as Audit
 from .sections.embedding import EmbeddingEvaluation as EmbeddingEvaluation
-from .sections.embedding import Neighbour as Neighbour
-from .sections.embedding import NeighbourQuery as NeighbourQuery
-from .sections.embedding import neighbours as neighbours
 from .sections.facts import Evaluation as Evaluation
 from .sections.facts import Facts as Facts
 from .sections.facts import FigureInterval as FigureInterval

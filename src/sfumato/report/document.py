@@ -12,16 +12,13 @@ from markupsafe import Markup
 from sfumato.privacy.statements.curve import up_to_digits
 from sfumato.privacy.statements.display import rounded_up
 from sfumato.report.plots.drawing import image_data, png, render
-from sfumato.report.plots.lines import Attack
-from sfumato.report.sections.audit import audit
+from sfumato.report.sections.audit import Attack, audit
 from sfumato.report.sections.embedding import EmbeddingEvaluation
 from sfumato.report.sections.facts import (
     Evaluation,
     Facts,
     MultilabelEvaluation,
     WordEvaluation,
-    labels_section,
-    words_section,
 )
 from sfumato.report.sections.not_covered import grouped
 from sfumato.report.sections.numbers import cell
@@ -51,8 +48,6 @@ def page(facts: Facts, *, public: bool = False) -> str:
     promised = facts.statement["epsilon"] is not None
     own = promise(facts.statement, facts.attack, hints=not public)
     of_classes = facts.evaluation if isinstance(facts.evaluation, Evaluation) and facts.evaluation.examples else None
-    of_labels = facts.evaluation if isinstance(facts.evaluation, MultilabelEvaluation) else None
-    of_words = facts.evaluation if isinstance(facts.evaluation, WordEvaluation) else None
     return render(
         "page.html.jinja",
         title=facts.title,
@@ -75,8 +70,9 @@ def page(facts: Facts, *, public: bool = False) -> str:
         published=facts.published,
         training=learning_curves(facts.metrics, of_classes),
         result=None if of_classes is None else result(of_classes, promised),
-        multilabel=of_labels and labels_section(of_labels, public_test=facts.public_test),
-        words=of_words and words_section(of_words, public_test=facts.public_test, averages=AVERAGES),
+        multilabel=facts.evaluation if isinstance(facts.evaluation, MultilabelEvaluation) else None,
+        words=facts.evaluation if isinstance(facts.evaluation, WordEvaluation) else None,
+        averages=AVERAGES,
         embedding=facts.evaluation if isinstance(facts.evaluation, EmbeddingEvaluation) else None,
         tables=[
             ("Plan", "What decides epsilon.", _table(facts.plan)),

@@ -76,19 +76,18 @@ def _leaves(schema: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, st
 
 def _check(name: str, value: str) -> None:
     """Refuse a fact that is not the owner's to give, or that the registry does not allow."""
-    one_of("--set", name, (*ASKED, *FREE), remedy="the record decides all other fields")
+    one_of((*ASKED, *FREE), optional=False, remedy="the record decides all other fields", **{"--set": name})
     if not (value.strip() and value.isprintable() and len(value) <= LONGEST):
         raise SfumatoError(f"{name} must be one line of 1 to {LONGEST} characters", "give words, or leave it out")
     allowed = next(field.get("enum") for _, own, field in _leaves(_schema()) if own == name)
     if allowed is not None:
-        one_of(name, value, tuple(allowed))
-    if name == "publication_date":
-        try:
-            datetime.date.fromisoformat(value)
-        except ValueError:
-            raise SfumatoError(f"{name} must be a day, got {value!r}", "write it as 2026-03-01") from None
-    if name == "registry_authors" and not all(author.strip() for author in value.split(";")):
-        raise SfumatoError(f"{name} names an empty author, got {value!r}", "write it as 'Jane Doe; John Roe'")
+        one_of(tuple(allowed), optional=False, remedy=None, **{name: value})
+    try:
+        right = name != "publication_date" or bool(datetime.date.fromisoformat(value))
+    except ValueError:
+        right = False
+    if not right or (name == "registry_authors" and not all(author.strip() for author in value.split(";"))):
+        raise SfumatoError(f"{name} cannot be read, got {value!r}", f"write it as {_EXAMPLES[name]}")
 
 
 def _slug(*parts: str) -> str:

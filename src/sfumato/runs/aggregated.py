@@ -12,7 +12,6 @@ from torch import Tensor
 
 from sfumato import averaging
 from sfumato._checks import SfumatoError, fraction, one_of, parse_json
-from sfumato._files import write
 from sfumato.models import METADATA, read_description
 from sfumato.privacy import ledger
 from sfumato.runs import directory as names
@@ -50,15 +49,14 @@ class Recipe:
     decay: float | None = None
 
     def __post_init__(self) -> None:
-        one_of("method", self.method, METHODS)
+        one_of(METHODS, method=self.method)
         if not self.steps or list(self.steps) != sorted(set(self.steps)):
             raise SfumatoError(f"steps must be ascending, got {list(self.steps)}", "name each step once, in order")
         if (self.decay is None) == (self.method == "ema"):
             raise SfumatoError(
                 f"decay is {self.decay} for the method {self.method}", "give a decay with ema, and only with ema"
             )
-        if self.decay is not None:
-            fraction("decay", self.decay)
+        fraction(optional=True, decay=self.decay)
 
     def combine(self, weights: Mapping[int, Mapping[str, Tensor]], rest: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The tensors of the model file.
@@ -115,11 +113,6 @@ def load_weights(
     return {step: load_kept(run, step, recorded[step]) for step in steps}
 
 
-def aggregate_path(run: RunDirectory, method: str) -> Path:
-    """The path of a run's aggregate by this method."""
-    return run / f"aggregate-{method}.safetensors"
-
-
 def model_bytes(run: RunDirectory, recipe: Recipe, *, choice: Mapping[str, Any] | None = None) -> bytes:
     """The bytes of the model file: a function of the run's files and the recipe.
 
@@ -136,16 +129,11 @@ def model_bytes(run: RunDirectory, recipe: Recipe, *, choice: Mapping[str, Any] 
             "choice": dict(choice or {}),
         }
     }
-    paid, promise = description[ENTRY]["choice"], description["statement"]
+    paid, statement = description[ENTRY]["choice"], description["statement"]
     if paid.get("epsilon") is not None:
-        promise["plain"] = [*promise["plain"], PAID.format(**paid)]
+        statement["plain"] = [*statement["plain"], PAID.format(**paid)]
     tensors = recipe.combine(load_weights(run, recipe.steps, recorded), rest)
     return to_bytes(tensors, {METADATA: json.dumps(description, sort_keys=True)})
-
-
-def save(run: RunDirectory, recipe: Recipe, path: Path, *, choice: Mapping[str, Any] | None = None) -> None:
-    """Write the model file atomically."""
-    write(path, model_bytes(run, recipe, choice=choice))
 
 
 def refuse_to_overwrite(run: RunDirectory, path: Path) -> None:

@@ -298,10 +298,9 @@ def load_kept(run: RunDirectory, step: int, recorded: str) -> dict[str, Tensor]:
     Errors: `SfumatoError` if the file is missing or has another hash.
     """
     path = kept_path(run, step)
-    if not path.is_file():
-        raise SfumatoError(f"{path} is missing", "restore it from a copy, or average fewer")
-    if file_hash(path) != recorded:
-        raise SfumatoError(f"{path} is not the file that the ledger ends with", "restore it from a copy")
+    if not path.is_file() or file_hash(path) != recorded:
+        state = "is not the file that the ledger ends with" if path.is_file() else "is missing"
+        raise SfumatoError(f"{path} {state}", "restore it from a copy, or average fewer")
     return read_safetensors(path)[0]
 
 

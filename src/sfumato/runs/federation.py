@@ -1,4 +1,4 @@
-"""The sites of a federation side by side: what each promises, what they promise together, and who left when."""
+"""The sites of a federation side by side: what each guarantees, what they guarantee together, and who left when."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Site:
 
     @property
     def promises(self) -> bool:
-        """Whether the site has a promise that holds. A failed, unfinished or seeded run has none."""
+        """Whether the site has a guarantee that holds. A failed, unfinished or seeded run has none."""
         return self.statement is not None and self.statement["promises"]
 
     @property
@@ -92,10 +92,10 @@ class Federation:
 
     @cached_property
     def together(self) -> list[dict[str, Any]]:
-        """(epsilon, delta) over the sites that promise, for each unit and adjacency separately.
+        """(epsilon, delta) over the sites with a guarantee, for each unit and adjacency separately.
 
         **Guarantee.** Without overlap, one unit takes part at one site only. What the others send is post-processing of
-        what that site sent, so its promise is all that the unit pays, and the largest epsilon and delta hold for each.
+        what that site sent, so its guarantee is all that the unit pays. The largest epsilon and delta hold for each.
         With overlap, one unit may take part at every site. The sites draw their noise independently, so their losses
         compose, also for rounds that take turns and depend on each other (Vadhan and Zhang 2022, arXiv 2207.08335:
         concurrent composition of f-DP). Losses of different units or adjacencies do not compose.
@@ -118,13 +118,13 @@ class Federation:
 
     @property
     def sentences(self) -> list[str]:
-        """What the sites promise together, and why; which sites are not in it; and that no accuracy was measured."""
+        """What the sites guarantee together, and why; which sites are not in it; and that no accuracy was measured."""
         lines = [self._sentence(**one) for one in self.together]
         if len(self.together) > 1:
             lines.append("The guarantees are for different units or adjacencies, so they do not compose.")
         without = [site.run for site in self.sites if not site.promises]
         if without:
-            lines.append(f"Not in these figures, since nothing is promised for them: {', '.join(without)}.")
+            lines.append(f"Not in these figures, since they have no guarantee: {', '.join(without)}.")
         return [*lines, NOT_MEASURED]
 
     def _sentence(self, *, unit: str, adjacency: str, sites: int, epsilon: float, delta: float) -> str:

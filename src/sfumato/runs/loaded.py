@@ -1,4 +1,8 @@
-"""Loading the model of a finished run. It is built from the description in its file; no code in the file is run."""
+"""Loading the model of a finished run, and reading its logits.
+
+The model is built from the description in its file; no code in the file is run. Scores are shifted to other class
+shares where these are declared.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sfumato import models
 from sfumato._checks import SfumatoError, positive_integer
@@ -30,7 +34,7 @@ from sfumato.data import (
     transform_from_dict,
 )
 from sfumato.gradients.checks.external_models import unwrap
-from sfumato.models.losses import NEXT_WORD, is_exclusive
+from sfumato.models import losses
 from sfumato.privacy import NoGuarantee, Statement, statement_of
 from sfumato.privacy.statements.display import rounded_up
 from sfumato.randomness import owner_key
@@ -38,7 +42,114 @@ from sfumato.runs import directory as names
 from sfumato.runs.aggregated import ENSEMBLES, ENTRY, PAID
 from sfumato.runs.checkpoint import read_safetensors
 from sfumato.runs.directory import RunDirectory
-from sfumato.runs.reading import Given, Reading, refuse_unreadable
+
+Given = Mapping[str, float] | Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """Turns logits into probabilities. The predicted class is the one with the highest probability.
+
+    Args:
+        classes: the names of the classes.
+        loss: the name of the training loss.
+        shares: the class shares for which the unshifted scores hold; None if unknown.
+        prevalence: the declared class shares where the model is used; None for `shares`.
+    """
+
+    classes: tuple[str, ...]
+    loss: str
+    shares: Mapping[str, float] | None = None
+    prevalence: Mapping[str, float] | None = None
+
+    @property
+    def offsets(self) -> tuple[float, ...]:
+        """The number added to each class's logit; zeros for no shift."""
+        moved = [0.0] * len(self.classes)
+        if self.shares is not None and self.prevalence is not None:
+            trained, used = (losses.ordered_shares(one, self.classes) for one in (self.shares, self.prevalence))
+            moved = list(losses.logit_offsets(trained, used, loss=self.loss))
+        return tuple(moved)
+
+    def logits(self, outputs: Tensor) -> Tensor:
+        """Logits (N, classes) whose probabilities are the model's scores."""
+        return outputs + outputs.new_tensor(self.offsets) if any(self.offsets) else outputs
+
+    def scores(self, outputs: Tensor) -> Tensor:
+        """Probabilities (N, classes)."""
+        return losses.probabilities(self.logits(outputs), self.loss)
+
+    def with_prevalence(self, prevalence: Given | None) -> Reading:
+        """The reading for a site with these declared class shares.
+
+        Shifts for another site are dropped.
+
+        Args:
+            prevalence: the class shares at the site; None for no change.
+
+        **Guarantee.** A function of the released model and of the declared shares: it costs no privacy.
+
+        Errors: `SfumatoError` for shares of other classes, for models of several labels, and if the shares for which
+        the scores hold are unknown.
+        """
+        if prevalence is None:
+            return self
+        if not losses.is_exclusive(self.loss):
+            raise SfumatoError(
+                "`prevalence` needs a model of one class for each image, and this model predicts several labels",
+                "leave it out, and give a threshold",
+            )
+        used = check_shares(prevalence, self.classes, "prevalence")
+        if self.shares is None:
+            raise SfumatoError(
+                "`prevalence` is given, but the model file does not hold the class shares that its scores are for",
+                "train with `class_prevalence`",
+            )
+        return replace(self, prevalence=used)
+
+    @property
+    def notes(self) -> list[str]:
+        """The shifts of the scores, in sentences."""
+        if self.shares is None or self.prevalence is None:
+            return []
+        return [f"scores are shifted from the shares {listed(self.shares)} to {listed(self.prevalence)}"]
+
+    @property
+    def as_data(self) -> dict[str, Any]:
+        """The shifts as JSON-ready data; empty if there are none."""
+        return {"moved_from": self.shares, "moved_to": self.prevalence} if self.shares and self.prevalence else {}
+
+    @classmethod
+    def from_dict(cls, about: Mapping[str, Any]) -> Reading:
+        """The reading described in a model file."""
+        shares = about.get("shares")
+        return cls(classes=tuple(about["classes"]), loss=about.get("loss", "softmax"), shares=shares)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The entries of a model file, besides classes and loss."""
+        return {} if self.shares is None else {"shares": dict(self.shares)}
+
+
+def check_shares(given: Given, classes: Sequence[str], name: str) -> dict[str, float]:
+    """Declared shares of exactly these classes, in order."""
+    return dict(zip(classes, losses.ordered_shares(losses.parse_shares(given, name), classes, name), strict=True))
+
+
+def refuse_unreadable(reading: Reading, path: object) -> None:
+    """Refuse shares of a model file that are not of its own classes."""
+    if reading.shares is not None and set(reading.shares) != set(reading.classes):
+        raise SfumatoError(f"{path} holds shares of other classes than its own", "restore it from a copy")
+
+
+def listed(shares: Mapping[str, float]) -> str:
+    """Shares as text.
+
+    >>> listed({"a": 0.2, "b": 0.8})
+    'a 20.0%, b 80.0%'
+    """
+    most = list(shares.items())
+    shown = ", ".join(f"{name} {share:.1%}" for name, share in most[:5])
+    return shown if len(most) <= 5 else f"{shown} and {len(most) - 5} more"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,12 +192,12 @@ class Loaded:
         count = sum(parameter.numel() for parameter in self.module.parameters())
         statement = self.statement.to_dict()
         epsilon, delta = statement["epsilon"], statement["delta"]
-        promise = (
-            "without a promise"
+        guarantee = (
+            "without a guarantee"
             if not statement["promises"]
             else f"({rounded_up(epsilon)}, {delta!r})-differentially private"
         )
-        return f"Loaded({type(self.module).__name__} of {count:,} parameters to {gives}, {promise})"
+        return f"Loaded({type(self.module).__name__} of {count:,} parameters to {gives}, {guarantee})"
 
     def module_for(self, source: Source) -> tuple[nn.Module, Preparation]:
         """The module and the preprocessing for the records of this source, images or features.
@@ -99,13 +210,14 @@ class Loaded:
                     f"label {label} means {there!r} in the source and {here!r} in the model",
                     "give a source with the classes of the model, in their order",
                 )
-        if source.multilabel == is_exclusive(self.loss):
-            given, own = ("several labels", "one class") if source.multilabel else ("one label", "several labels")
-            problem = f"the source has {given} for each record, but the model predicts {own}"
-            raise SfumatoError(problem, "give a source of the same kind")
-        if (source.tokens is None) == isinstance(self.transform, Tokens):
-            given, taken = ("images", "texts") if source.tokens is None else ("texts", "images")
-            raise SfumatoError(f"the source holds {given}, but the model takes {taken}", f"give a source of {taken}")
+        labels, forms = ("one label for each record", "several labels for each record"), ("images", "texts")
+        for kinds, given, own in (
+            (labels, source.multilabel, not losses.is_exclusive(self.loss)),
+            (forms, source.tokens is not None, isinstance(self.transform, Tokens)),
+        ):
+            if given != own:
+                problem = f"the source has {kinds[given]}, but the model is for {kinds[own]}"
+                raise SfumatoError(problem, "give a source of the same kind")
         if source.cache is None:
             return self.module, self.transform
         contents = source.cache.contents
@@ -125,16 +237,16 @@ class Loaded:
             own = self.transform.declaration
         else:
             own = {name: getattr(self.transform, name) for name in ("size", "channels", "bit_depth", "window")}
-        if not is_exclusive(self.loss) and spec.partition(":")[0] not in ("csv", "npz"):
+        if not losses.is_exclusive(self.loss) and spec.partition(":")[0] not in ("csv", "npz"):
             problem = f"{spec} has one label per image, but the model predicts several"
             raise SfumatoError(problem, "give a csv: or npz: of them")
-        if self.embedding is None and self.loss != NEXT_WORD:
-            own["classes" if is_exclusive(self.loss) else "label_columns"] = self.classes
+        if self.embedding is None and self.loss != losses.NEXT_WORD:
+            own["classes" if losses.is_exclusive(self.loss) else "label_columns"] = self.classes
         # The same split as in training, so that no training image is in the test part.
         own["test_fraction"] = self.test_fraction
         return open_source(spec, owner_key=owner_key(), **(own | declared))
 
-    def embed(self, images: Picture | Sequence[Picture], *, batch: int = 64) -> torch.Tensor:
+    def embed(self, images: Picture | Sequence[Picture], *, batch: int = 64) -> Tensor:
         """Embeddings (N, D) of length 1, on the CPU, of one image or of several.
 
         The similarity of two images is 1 - |x - y|^2 / 4, from 0 to 1.
@@ -157,7 +269,7 @@ class Loaded:
         """
         return replace(self, reading=self.reading.with_prevalence(prevalence))
 
-    def predict(self, images: Picture | Sequence[Picture], *, batch: int = 64) -> torch.Tensor:
+    def predict(self, images: Picture | Sequence[Picture], *, batch: int = 64) -> Tensor:
         """Probabilities (N, classes), on the CPU, of one image or of several.
 
         With the loss "softmax" they sum to 1. With "multilabel" each is the probability of its own label.
@@ -181,24 +293,24 @@ class Loaded:
         parts = [reading.scores(part) for part in self._outputs(images, batch)]
         return torch.cat(parts) if parts else torch.zeros(0, len(self.classes))
 
-    def logits(self, images: Picture | Sequence[Picture], *, batch: int = 64) -> torch.Tensor:
+    def logits(self, images: Picture | Sequence[Picture], *, batch: int = 64) -> Tensor:
         """Logits (N, classes), on the CPU, as the module gives them, without any shift; arguments as for `predict`."""
         return torch.cat([*self._outputs(images, batch), torch.zeros(0, len(self.classes))])
 
-    def _outputs(self, images: Picture | Sequence[Picture], batch: int) -> Iterator[torch.Tensor]:
+    def _outputs(self, images: Picture | Sequence[Picture], batch: int) -> Iterator[Tensor]:
         """The module's outputs (n, ...) on the CPU, batch by batch."""
-        positive_integer("batch", batch)
+        positive_integer(batch=batch)
         device = next((parameter.device for parameter in self.module.parameters()), torch.device("cpu"))
         inputs = read_each(self.transform, images)
         while some := list(islice(inputs, batch)):
             with torch.inference_mode():
                 yield self.outputs(torch.stack(some).to(device)).cpu()
 
-    def outputs(self, inputs: torch.Tensor) -> torch.Tensor:
+    def outputs(self, inputs: Tensor) -> Tensor:
         """The module's outputs (n, ...) for inputs (n, ...). Of a model of next words, logits (n, classes) of the word
         that follows each text."""
         found = self.module(inputs)
-        if self.loss != NEXT_WORD:
+        if self.loss != losses.NEXT_WORD:
             return found
         return found[torch.arange(len(inputs)), (inputs > 0).sum(1) - 1]
 
@@ -265,7 +377,7 @@ def _read_description(path: Path, metadata: Mapping[str, str]) -> dict[str, Any]
     return about
 
 
-def _filled(model: nn.Module, weights: dict[str, torch.Tensor], about: Mapping[str, Any], path: Path) -> Loaded:
+def _filled(model: nn.Module, weights: dict[str, Tensor], about: Mapping[str, Any], path: Path) -> Loaded:
     """The `Loaded` of a module, filled with the weights of a file."""
     try:
         model.load_state_dict(weights)
@@ -278,28 +390,24 @@ def _filled(model: nn.Module, weights: dict[str, torch.Tensor], about: Mapping[s
     reading = Reading.from_dict(about)
     refuse_unreadable(reading, path)
     given = {name: about[name] for name in ("features", "embedding", "test_fraction", "user_from") if name in about}
-    transform, statement = transform_from_dict(about["transform"]), _statement(about, path)
+    transform, statement = transform_from_dict(about["transform"]), _statement(about)
     return Loaded(module=model, transform=transform, reading=reading, statement=statement, **given)
 
 
-def _statement(about: Mapping[str, Any], path: Path) -> Statement | NoGuarantee:
+def _statement(about: Mapping[str, Any]) -> Statement | NoGuarantee:
     """The statement of the file's training. For an aggregate, with the cost of choosing it by private records."""
-    try:
-        found = statement_of(about["statement"])
-    except SfumatoError as error:
-        raise SfumatoError(f"{path}: {error.problem}", error.remedy) from None
+    found = statement_of(about["statement"])
     choice = about.get(ENTRY, {}).get("choice", {})
     if isinstance(found, Statement) and choice.get("epsilon") is not None:
         return replace(found, further=(PAID.format(**choice),))
     return found
 
 
-def _normalised(model: nn.Module, kind: str | None, weights: Mapping[str, torch.Tensor]) -> nn.Module:
+def _normalised(model: nn.Module, kind: str | None, weights: Mapping[str, Tensor]) -> nn.Module:
     """The model with the normalisation that its file describes, for the public examples in the file."""
     if kind is None or hasattr(model, models.EXAMPLES):
         return model
-    found = [value for name, value in weights.items() if name.rpartition(".")[2] == models.EXAMPLES]
-    examples = (found or [torch.zeros(0)])[0] if kind in models.PUBLIC else None
+    examples = next((value for name, value in weights.items() if name.rpartition(".")[2] == models.EXAMPLES), None)
     return models.replace_norms(model, kind, examples, at_once=False)
 
 

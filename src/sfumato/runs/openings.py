@@ -1,7 +1,7 @@
 """The openings of an unseeded run: each draws the steps that are not yet paid under a salt of its own.
 
 The owner's list knows the latest opening. A directory whose ledger lacks it is a copy, or comes from a backup, and the
-steps of the other copy are in no promise until they are counted.
+steps of the other copy are in no guarantee until they are counted.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def open_run(run: RunDirectory, ledger: Ledger, *, copy: bool = False) -> None:
     if not record["circumstances"]["data_public"]:
         known = {entry.body["salt"] for entry in ledger.entries if entry.kind in (OPENING, COPY)}
         with store.locked() as held:
-            listed = [one for one in held.lines if isinstance(one, RunOpened) and one.run == record["run"]]
+            listed = [one for one in held.of(RunOpened) if one.run == record["run"]]
             last = max((place for place, one in enumerate(listed, 1) if one.salt in known), default=0)
             others = listed[last:]
             began = run.read_json(names.OPENED)["salts"] if (run / names.OPENED).exists() else []
@@ -89,7 +89,7 @@ def _counted(held: History, run: RunDirectory, line: RunOpened) -> list[DataUse]
     """
     plan = PrivacyPlan.from_dict(run.read_json(names.PLAN))
     plan.with_copies(plan.steps)
-    uses = [one for one in held.lines if isinstance(one, DataUse) and one.run in (line.run, line.salt)]
+    uses = [one for one in held.of(DataUse) if one.run in (line.run, line.salt)]
     if line.step == plan.steps or uses[-1].run == line.salt:
         return []
     use = replace(uses[-1], run=line.salt, use=replace(plan, steps=plan.steps - line.step), date=now(), cost=0.0)

@@ -65,28 +65,28 @@ def spacing_of(steps: int) -> int:
     return max(1, steps // SPACINGS)
 
 
-def notes_of(*, averaged: bool, schedule: str) -> list[str]:
-    """The limitations of intervals for a model that is a running average of weights, and for a schedule."""
-    steadier = "the model is an average of weights, and varies less; the intervals are for single weights"
-    falling = f"the learning rate falls ({schedule}), so earlier weights vary more than the last ones"
-    return [steadier] * averaged + [falling] * (schedule != "constant")
-
-
 def noise_correction(
-    plan: PrivacyPlan, settings: Mapping[str, Any], steps: Sequence[int], taken: int
+    plan: PrivacyPlan, settings: Mapping[str, Any], steps: Sequence[int], taken: int, *, of_mean: bool = False
 ) -> tuple[float, list[str]]:
-    """The factor of an interval's half width for a plan's noise, and notes about it; 1 for independent noise.
+    """The factor of an interval's half width for a plan's noise, 1 for independent noise; and its limitations.
 
     Args:
         plan: the plan of the run.
         settings: the settings in the run's record.
         steps: the steps after which the weights of the interval were kept.
         taken: the number of steps that the run took.
+        of_mean: whether the interval is for the mean of kept weights, and not for the model of the run.
     """
+    factor, notes, schedule, optimizer = 1.0, list[str](), settings["schedule"], settings["optimizer"]
+    if not of_mean and (settings["ema"] or settings.get("aggregate") is not None):
+        notes.append("the model is an average of weights, and varies less; the intervals are for single weights")
+    if schedule != "constant":
+        notes.append(f"the learning rate falls ({schedule}), so earlier weights vary more than the last ones")
+    if of_mean:
+        notes.append("the model is a mean: its interval assumes independent weights, and is too narrow")
     if plan.mechanism.independent:
-        return 1.0, []
-    optimizer = settings["optimizer"]
-    rate = optim.schedule(settings["schedule"], steps=plan.steps, warmup=settings["warmup"])
+        return factor, notes
+    rate = optim.schedule(schedule, steps=plan.steps, warmup=settings["warmup"])
     factor = uncertainty.widening_of(
         plan.mechanism.variances,
         steps,
@@ -95,15 +95,10 @@ def noise_correction(
         momentum=0.0 if optimizer == "sgd" else settings["momentum"],
     )
     note = f"the noise of {plan.mechanism.name} is correlated over steps, for which the interval is {factor:.2f} times"
-    notes = [f"{note} as wide as for independent noise"]
+    notes.append(f"{note} as wide as for independent noise")
     if optimizer not in ("sgd", "momentum"):
         notes.append(f"that factor is for SGD with momentum, but the optimizer is {optimizer}")
     return factor, notes
-
-
-def is_averaged(settings: Mapping[str, Any]) -> bool:
-    """Whether a run with these settings releases an average of its weights: a moving one, or that of the last few."""
-    return bool(settings["ema"]) or settings.get("aggregate") is not None
 
 
 def intervals(
@@ -125,7 +120,7 @@ def intervals(
     before any output is seen. c is 1 for independent noise. For correlated noise, whose variance in the weights differs
     from step to step, it is `averaging.widening_of`, from the noise's public covariance.
 
-    **Guarantee.** Post-processing of released weights: the promise of the run, at no further cost.
+    **Guarantee.** Post-processing of released weights: the guarantee of the run, at no further cost.
 
     Errors: `SfumatoError` if the run kept too few weights, or for a file made by opa, omv or ema.
     """
@@ -138,17 +133,15 @@ def intervals(
     loaded = load(run.path, model=model)
     settings = run.read_json(names.SETTINGS)["settings"]
     shares: tuple[float, ...] = (1.0,)
-    notes = notes_of(averaged=is_averaged(settings), schedule=settings["schedule"])
+    of_mean = False
     if path.is_file() and (recipe := aggregated.read(path)) is not None:
         if recipe.method != "upa":
             raise SfumatoError(
                 f"{path} was made by {recipe.method}, for which there are no intervals",
                 "give the run itself, or the mean of its last weights (upa)",
             )
-        shares = (1 / len(recipe.steps),) * len(recipe.steps)
-        notes = notes_of(averaged=False, schedule=settings["schedule"])
-        notes.append("the model is a mean: its interval assumes independent weights, and is too narrow")
-    widening, of_noise = noise_correction(plan, settings, steps, taken)
+        of_mean, shares = True, (1 / len(recipe.steps),) * len(recipe.steps)
+    widening, notes = noise_correction(plan, settings, steps, taken, of_mean=of_mean)
     rest = {name: value.clone() for name, value in loaded.module.state_dict().items()}
     found = []
     try:
@@ -158,5 +151,4 @@ def intervals(
     finally:
         loaded.module.load_state_dict(rest)
     low, high, mean, _ = uncertainty.interval(torch.stack(found), confidence, shares=shares, widening=widening)
-    notes += of_noise
     return Intervals(low=low, high=high, mean=mean, steps=steps, confidence=confidence, notes=tuple(notes))

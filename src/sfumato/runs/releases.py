@@ -162,20 +162,16 @@ def edited_fields(record: Mapping[str, Any], opening: Mapping[str, Any]) -> list
 
 def _fields(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """The name and the canonical text (name and value) of each field. Nested mappings yield each of their fields."""
-    for part, value in _as_begun(json.loads(json.dumps(record))).items():
+    begun = json.loads(json.dumps(record))
+    if MICRO_BATCH_AT_FIRST in begun:
+        begun["performance"]["micro_batch"] = begun.pop(MICRO_BATCH_AT_FIRST)
+    for part, value in begun.items():
         if part in _APART:
             continue
         inside = value.items() if isinstance(value, Mapping) and value else ((None, value),)
         for name, one in inside:
             full = part if name is None else f"{part}.{name}"
             yield full, json.dumps([full, one], sort_keys=True)
-
-
-def _as_begun(record: dict[str, Any]) -> dict[str, Any]:
-    """The record as it was at the beginning, with the initial micro-batch size."""
-    if MICRO_BATCH_AT_FIRST in record:
-        record["performance"]["micro_batch"] = record.pop(MICRO_BATCH_AT_FIRST)
-    return record
 
 
 def refuse_edited(record: Mapping[str, Any], opening: Mapping[str, Any]) -> None:

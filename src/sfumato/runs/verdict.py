@@ -1,25 +1,43 @@
-"""Does a run's statement follow from its record? Recomputes everything that can be recomputed without the data."""
+"""Does a run's statement follow from its record, and who signed it?
+
+Recomputes everything that can be recomputed without the data. Ed25519 signatures cover a run's statement, model and
+ledger. A signature shows who vouches for the run. It does not show when the run took place, or that it did. The signing
+key is not the owner's key, which separates data and runs and is never shown to anybody.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sfumato._checks import SfumatoError, parse_json
-from sfumato._files import whole_lines
+from sfumato._files import path_errors, regular_file, whole_lines, write, write_errors
+from sfumato._systems import exposed_mode, fsync, open_bytes
 from sfumato.privacy import Circumstances, PrivacyPlan, Statement, ledger
 from sfumato.privacy.ledger import Record, same
 from sfumato.privacy.statements.statement import EXPERIMENT
 from sfumato.privacy.statements.wording import ProcessCounts
-from sfumato.runs import aggregated, pins, published, releases, signature
+from sfumato.runs import aggregated, pins, published, releases
 from sfumato.runs import directory as names
 from sfumato.runs.checkpoint import METADATA, kept_files, read_safetensors
 from sfumato.runs.directory import RunDirectory, file_hash
 
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+Key = TypeVar("Key")
+PURPOSE, VERSION = "sfumato: this statement is signed", 1
+SHOWS = "who vouches, not when, nor that it ran"
+SIGNED = "it is signed by the key in"
+SIGNED_FIELDS = ("purpose", "version", "statement", "model", "ledger")
+"""The signed fields. A signature file also holds the public key and the signature."""
+SETTINGS_BOUND = f"the settings in {names.SETTINGS} are those that the ledger began with"
 LIMITS = (
     "This shows that the record is consistent and that the statement follows from it; "
     "a record cannot prove its own honesty. The page (report.html){settings} and all measured figures are not "
@@ -41,10 +59,13 @@ class Verdict:
     """All checks of a run."""
 
     checks: tuple[Check, ...]
-    settings: bool = False
-    """Whether settings.json was present and checked against the ledger."""
     promises: bool = True
-    """Whether the statement promises anything: that of a seeded run does not."""
+    """Whether the statement gives a guarantee: that of a seeded run does not."""
+
+    @property
+    def settings(self) -> bool:
+        """Whether settings.json was present and checked against the ledger."""
+        return any(check.what == SETTINGS_BOUND for check in self.checks)
 
     @property
     def holds(self) -> bool:
@@ -52,7 +73,7 @@ class Verdict:
         return all(check.holds for check in self.checks)
 
     def __repr__(self) -> str:
-        nothing = "" if self.promises else "promises nothing, "
+        nothing = "" if self.promises else "no guarantee, "
         return f"Verdict(holds, {nothing}{len(self.checks)} checks)" if self.holds else f"Verdict({self.line})"
 
     @property
@@ -63,7 +84,7 @@ class Verdict:
             nothing = "" if self.promises else f"{EXPERIMENT} "
             return f"{nothing}The statement follows from the record. {limits}"
         failed = next(check for check in self.checks if not check.holds)
-        if failed.what.startswith(signature.SIGNED):
+        if failed.what.startswith(SIGNED):
             return f"The statement follows from the record, but the signature was not confirmed: {failed.found}."
         return f"The statement does NOT follow from the record: {failed.what}: {failed.found}."
 
@@ -82,27 +103,24 @@ def verify(directory: str | Path, *, signer: str | Path | None = None) -> Verdic
     Args:
         signer: the file of a public key. Its owner must have signed the run in its present form (`sfumato sign`).
     """
-    run, key = RunDirectory(directory), None if signer is None else signature.public_key(Path(signer))
+    run, key = RunDirectory(directory), None if signer is None else public_key(Path(signer))
     if run.exists or not (run / names.LEDGER).exists():
         run.require_finished()
     if run.exists and not (run / names.PLAN).exists() and run.read_json(names.SETTINGS).get("kind"):
-        if run.read_json(names.SETTINGS)["kind"] == "untrained":
-            raise SfumatoError(
-                f"{run.path} has used no private data, so there is no guarantee", "there is nothing to verify"
-            )
-        raise SfumatoError(f"{run.path} was trained without privacy and has no guarantee", "there is nothing to verify")
+        untrained = run.read_json(names.SETTINGS)["kind"] == "untrained"
+        why = "has used no private data, so there is" if untrained else "was trained without privacy and has"
+        raise SfumatoError(f"{run.path} {why} no guarantee", "there is nothing to verify")
     checks: list[Check] = []
-    bound = False
     with contextlib.suppress(_BrokenError):
-        bound = _run_checks(run, checks)
+        _run_checks(run, checks)
         if key is not None:
-            with _checking(checks, f"{signature.SIGNED} {signer}, which shows {signature.SHOWS}"):
-                signature.require_signed(run, key)
-    return Verdict(checks=tuple(checks), settings=bound, promises=_has_guarantee(run))
+            with _checking(checks, f"{SIGNED} {signer}, which shows {SHOWS}"):
+                _check_signature(run, key)
+    return Verdict(checks=tuple(checks), promises=_has_guarantee(run))
 
 
 def _has_guarantee(run: RunDirectory) -> bool:
-    """Whether a run's statement promises anything. An unreadable statement is reported by the checks."""
+    """Whether a run's statement gives a guarantee. An unreadable statement is reported by the checks."""
     try:
         return run.read_json(names.STATEMENT)["promises"] is True
     except (SfumatoError, KeyError, TypeError):
@@ -118,11 +136,118 @@ def sign(directory: str | Path, key: str | Path) -> Path:
     run, verdict = RunDirectory(directory), verify(directory)
     if not verdict.holds:
         raise SfumatoError(f"{run.path} is not signed: {verdict.line.rstrip('.')}", "sign a run that verifies")
-    return signature.write_signature(run, key)
+    own, signed = _private_key(Path(key)), signed_fields(run)
+    signed |= {"public_key": _digits(own.public_key()), "signature": own.sign(_signed_bytes(signed)).hex()}
+    run.write_json(names.SIGNATURE, signed)
+    return run / names.SIGNATURE
 
 
-def _run_checks(run: RunDirectory, checks: list[Check]) -> bool:
-    """Run all checks in order, up to the first failure. Returns whether the settings were checked."""
+def new_key(path: str | Path) -> str:
+    """Create a private signing key at `path`, and the public key to hand out at PATH.pub.
+
+    Returns the public key as 64 hexadecimal digits. Errors: `SfumatoError` if one of the files exists.
+    """
+    serialization, ed25519 = _cryptography()
+    place, public = Path(path), Path(f"{path}.pub")
+    for taken in (place, public):
+        if os.path.lexists(taken):
+            raise SfumatoError(f"{taken} exists", "give the new key another path: a key is never overwritten")
+    key = ed25519.Ed25519PrivateKey.generate()
+    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    encoded = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    with write_errors(place), os.fdopen(open_bytes(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(pem)
+        file.flush()
+        fsync(file.fileno())
+    with write_errors(public):
+        write(public, encoded)
+    return _digits(key.public_key())
+
+
+def public_key(path: Path) -> Ed25519PublicKey:
+    """The public key in a .pub file that `new_key` wrote."""
+    serialization, ed25519 = _cryptography()
+    absent = "ask the signer for the .pub file"
+    return _read_key(path, "public key", absent, ed25519.Ed25519PublicKey, serialization.load_pem_public_key)
+
+
+def _private_key(path: Path) -> Ed25519PrivateKey:
+    serialization, ed25519 = _cryptography()
+    absent = "make one (sfumato sign --new-key PATH); the owner's key signs nothing"
+    parse = partial(serialization.load_pem_private_key, password=None)
+    key = _read_key(path, "signing key", absent, ed25519.Ed25519PrivateKey, parse)
+    if mode := exposed_mode(path):
+        raise SfumatoError(f"the signing key {path} can be read by others (mode {mode:03o})", f"chmod 600 {path}")
+    return key
+
+
+def _read_key(path: Path, what: str, absent: str, kind: type[Key], parse: Callable[[bytes], Any]) -> Key:
+    with path_errors(f"the key {path}", absent, absent):
+        content = regular_file(path).read_bytes()
+    with contextlib.suppress(TypeError, ValueError):
+        if isinstance(key := parse(content), kind):
+            return key
+    raise SfumatoError(f"{path} holds no {what} of the kind Ed25519", absent)
+
+
+def signed_fields(run: RunDirectory) -> dict[str, Any]:
+    """The fields that a signature of this run signs."""
+    return {
+        "purpose": PURPOSE,
+        "version": VERSION,
+        "statement": file_hash(run / names.STATEMENT),
+        "model": file_hash(run / names.MODEL),
+        "ledger": ledger.read(run / names.LEDGER)[-1].hash,
+    }
+
+
+def _signed_bytes(signed: Mapping[str, Any]) -> bytes:
+    """The signed bytes: JSON with sorted keys and without spaces."""
+    return json.dumps({name: signed[name] for name in SIGNED_FIELDS}, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _digits(key: Ed25519PublicKey) -> str:
+    return key.public_bytes_raw().hex()
+
+
+def _cryptography() -> tuple[Any, Any]:
+    """The modules serialization and ed25519 of cryptography."""
+    try:
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric import ed25519
+    except ImportError:
+        raise SfumatoError(
+            "signatures need cryptography, which is not installed", "pip install 'sfumato[sign]'"
+        ) from None
+    return serialization, ed25519
+
+
+def _check_signature(run: RunDirectory, public: Ed25519PublicKey) -> None:
+    """Check that the owner of this public key has signed the run in its present form.
+
+    **Guarantee.** The signature is verified against the files in the run and under the caller's key, whatever hashes
+    and key the signature file names. A signature of anything else, or by anyone else, is refused.
+    """
+    from cryptography.exceptions import InvalidSignature
+
+    present = (run / names.SIGNATURE).exists()
+    _require(present, f"it is not signed; have it signed (sfumato sign {run.path} --key PATH)")
+    written = run.read_json(names.SIGNATURE)
+    whole = set(written) == {*SIGNED_FIELDS, "public_key", "signature"}
+    _require(whole, f"{names.SIGNATURE} has missing or unknown fields")
+    signed, digits = signed_fields(run), _digits(public)
+    odd = [name for name in SIGNED_FIELDS if written[name] != signed[name]]
+    _require(not odd, f"{names.SIGNATURE} has another {' and '.join(odd)} than the run")
+    by = f"{str(written['public_key'])[:16]}..., not by {digits[:16]}..."
+    _require(written["public_key"] == digits, f"it is signed by the key {by}")
+    try:
+        public.verify(bytes.fromhex(written["signature"]), _signed_bytes(signed))
+    except (InvalidSignature, TypeError, ValueError):
+        raise _BrokenError(f"the signature in {names.SIGNATURE} is not one by this key") from None
+
+
+def _run_checks(run: RunDirectory, checks: list[Check]) -> None:
+    """Run all checks in order, up to the first failure."""
     with _checking(checks, "plan and statement can be read"):
         plan, written = PrivacyPlan.from_dict(run.read_json(names.PLAN)), run.read_json(names.STATEMENT)
         facts = Circumstances.from_dict(written["circumstances"])
@@ -142,33 +267,25 @@ def _run_checks(run: RunDirectory, checks: list[Check]) -> bool:
         differs = f"{names.STATEMENT} differs from what plan and ledger give in"  # said before epsilon takes its time
         _require(same(written["circumstances"], facts.to_dict()), f"{differs} circumstances")
         workers = ProcessCounts.from_entries(entries)
-        promised = Statement(plan=plan, circumstances=facts, computed=workers)
-        odd = sorted({name for name, _ in _fields(written) ^ _fields(promised.to_dict())})
+        derived = Statement(plan=plan, circumstances=facts, computed=workers)
+        odd = sorted({name for name, _ in _fields(written) ^ _fields(derived.to_dict())})
         _require(not odd, f"{differs} {', '.join(odd)}")
     with _checking(checks, "statement and model are the files that the ledger ends with"):
         for key, name in (("statement", names.STATEMENT), ("model", names.MODEL)):
             _require_bound(run / name, last[key])
-    bound = _settings(run, checks, entries[0].body, written)
+    if (run / names.SETTINGS).is_file():
+        with _checking(checks, SETTINGS_BOUND):
+            releases.require_unedited(run.read_json(names.SETTINGS), entries[0].body, written["circumstances"])
     _with_other_files(run, checks, record, facts)
     with _checking(checks, "the model carries the same statement"):
         inside = parse_json(read_safetensors(run / names.MODEL)[1][METADATA])["statement"]
-        carried = replace(promised, computed=None).to_dict()
+        carried = replace(derived, computed=None).to_dict()
         _require(same(inside, carried), f"the statement inside {names.MODEL} is not that of {names.STATEMENT}")
     if workers is not None:
         checks.append(Check(what=f"ledger and statement name the same processes: {workers.sentence}", holds=True))
     with _checking(checks, "the run key is gone"):
         gone = not (run / names.RUN_KEY).exists()
         _require(gone, f"{names.RUN_KEY} still exists: anyone who has it can subtract the noise")
-    return bound
-
-
-def _settings(run: RunDirectory, checks: list[Check], opening: Mapping[str, Any], written: Mapping[str, Any]) -> bool:
-    """Check the settings, if present. Returns whether they were checked."""
-    bound = (run / names.SETTINGS).is_file()
-    if bound:
-        with _checking(checks, f"the settings in {names.SETTINGS} are those that the ledger began with"):
-            releases.require_unedited(run.read_json(names.SETTINGS), opening, written["circumstances"])
-    return bound
 
 
 def _fields(data: Mapping[str, Any]) -> set[tuple[str, str]]:
@@ -241,8 +358,8 @@ def _sent(record: Record, taken: int, model: Path) -> None:
 def _published(run: RunDirectory, record: Record, facts: Circumstances, last: Mapping[str, Any]) -> None:
     """Check that the ledger has one line for the release, of the statement's table, and of the final model."""
     _require(facts.figures is not None, f"the statement does not mention the figures in the ledger or {names.FIGURES}")
-    promised = [] if facts.figures is None else [published.body(facts.figures, last["steps_taken"])]
-    _require(same(record.bodies[published.ENTRY], promised), "the ledger records other figures than the statement")
+    stated = [] if facts.figures is None else [published.body(facts.figures, last["steps_taken"])]
+    _require(same(record.bodies[published.ENTRY], stated), "the ledger records other figures than the statement")
     _require_bound(run / names.FIGURES, last.get(published.ENTRY))
     figures = published.read(run)
     _require(figures is not None and figures.table == facts.figures, f"{names.FIGURES} is of another table")

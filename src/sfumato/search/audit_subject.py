@@ -174,8 +174,6 @@ def from_run(directory: str | PathLike[str], *, model: nn.Module | str | None = 
         raise SfumatoError(f"{run.path} was trained without privacy and has no guarantee", "there is nothing to audit")
     if "embedding" in record:
         raise SfumatoError(f"{run.path} holds a training of embeddings", "audit a run of sfumato train")
-    if "loss" in record["code"]:
-        raise SfumatoError(f"{run.path} was trained with a custom loss", "audit a run with a named loss")
     settings, loaded = Settings.from_dict(record["settings"]), load(directory, model=model)
     module, transform = loaded.module, loaded.transform
     if loaded.features is not None:

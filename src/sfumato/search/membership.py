@@ -41,9 +41,9 @@ from sfumato.runs.directory import RunDirectory
 from sfumato.runs.loaded import Loaded, load
 from sfumato.training.job import PrivateJob, is_public
 from sfumato.training.loop import take_steps
-from sfumato.training.parts.options import RunOptions
 from sfumato.training.preparation.from_record import source_of
 from sfumato.training.preparation.prepare import own_threads, prepare
+from sfumato.training.preparation.start import RunOptions
 
 VARIANTS = ("online", "offline")
 RATES = (0.001, 0.01)
@@ -153,9 +153,9 @@ def attack(
     Errors: `SfumatoError` if all records are members or none is, if too few shadow models were trained with or without
     a record, and for phi that are not finite.
     """
-    one_of("variant", variant, VARIANTS)
+    one_of(VARIANTS, variant=variant)
     for rate in rates:
-        fraction("rates", rate, remedy="give rates such as 0.001")
+        fraction(rates=rate, remedy="give rates such as 0.001")
     if not (np.isfinite(target).all() and np.isfinite(shadows).all()):
         raise SfumatoError("some scores are not finite: a model has diverged", "attack a model that was trained well")
     if members.all() or not members.any():
@@ -296,7 +296,7 @@ def shadow_attack(
     Errors: `SfumatoError` for a run that has no guarantee, protects people rather than examples, predicts several
     labels, or was trained on other records than the source's.
     """
-    positive_integer("shadows", shadows, remedy="give the number of shadow models, such as 64")
+    positive_integer(shadows=shadows, remedy="give the number of shadow models, such as 64")
     run, progress = RunDirectory(directory), default_progress(progress)
     run.require_finished()
     run.refuse_custom_loop("audit its code: `sfumato.audit` takes scores and observations")

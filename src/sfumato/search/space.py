@@ -8,19 +8,30 @@ from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError
 from sfumato._choices import nearest
+from sfumato.experiment.clients import EmbeddingExperiment
 from sfumato.experiment.experiment import Experiment
 
 if TYPE_CHECKING:
     from sfumato.randomness import Space
 
 # Zoom and unit decide how the shared data are read; groups and shares are properties of the data.
-FIXED = ("zoom", "seed", "unit", "per_user", "per_step", "drift_groups", "drift_size", "class_prevalence", "noise")
-VARIED = tuple(choice.name for choice in fields(Experiment) if choice.name not in FIXED)
+FIXED = (
+    *("zoom", "seed", "unit", "per_user", "per_step", "drift_groups", "drift_size"),
+    *("class_prevalence", "noise", "far"),
+)
 
 
-def check(space: Space, varied: Iterable[str]) -> None:
+def varied(kind: type[Experiment | EmbeddingExperiment]) -> tuple[str, ...]:
+    """The fields of an experiment that a search may vary."""
+    return tuple(choice.name for choice in fields(kind) if choice.name not in FIXED)
+
+
+VARIED = varied(Experiment)
+
+
+def check(space: Space, names: Iterable[str]) -> None:
     """Refuse names that cannot be varied, and invalid rules."""
-    names = sorted(varied)
+    names = sorted(names)
     unknown = sorted(set(space) - set(names))
     if unknown or not space:
         problem = f"a search cannot vary {', '.join(unknown)}" if unknown else "nothing is varied"

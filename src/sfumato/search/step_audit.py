@@ -28,10 +28,9 @@ from sfumato.observers.progress import NoProgress, Progress
 from sfumato.privacy import PrivacyPlan
 from sfumato.privacy.unit import Drawn
 from sfumato.randomness import RunKey
-from sfumato.runs import audit_outcomes
 from sfumato.runs import directory as names
-from sfumato.runs.audit_outcomes import SURE, AuditOutcome
 from sfumato.runs.directory import RunDirectory
+from sfumato.runs.published import SURE, AuditOutcome
 from sfumato.search.audit_subject import Residuals, Subject, from_run, with_noise
 from sfumato.training.conclusion import run_report
 from sfumato.training.step import PrivateStep
@@ -228,9 +227,8 @@ def audit_step(
     runs of many steps. For correlated noise it sees the first steps of many runs, where the noise of every mechanism is
     N(0, 1) in each coordinate (`Noise`).
     """
-    if observations is not None:
-        positive_integer("observations", observations, remedy="give a number such as 5000")
-    fraction("confidence", confidence, remedy="give a number such as 0.95")
+    positive_integer(optional=True, observations=observations, remedy="give a number such as 5000")
+    fraction(confidence=confidence, remedy="give a number such as 0.95")
     progress, plan = progress or NoProgress(), subject.plan
     merged = min(plan.steps, max(1, round((BEST_SEEN * plan.noise_multiplier) ** 2)))
     box = WhiteBox(subject=subject, merged=merged if plan.mechanism.independent else 1)
@@ -374,6 +372,6 @@ def audit_run(
     subject = from_run(directory, model=model)
     outcome = audit_step(subject, observations=observations, confidence=confidence, progress=progress)
     run = RunDirectory(directory)
-    audit_outcomes.save(run, outcome)
+    outcome.save(run)
     write(run / names.REPORT, run_report.report(run).encode(), private=True)
     return outcome

@@ -37,8 +37,8 @@ from sfumato.training import pretraining
 from sfumato.training.conclusion.run_report import evaluation_of
 from sfumato.training.job import PrivateJob
 from sfumato.training.preparation.prepare import default_threads, own_threads
-from sfumato.training.preparation.trial import AnyTrial, Observers
 from sfumato.training.run import PublicRun
+from sfumato.training.trial import Observers, Trial
 
 MODES = ("public", "uncovered")
 KEY = "search.key"
@@ -227,8 +227,8 @@ def sweep(
     """
     place, progress = Path(directory), default_progress(progress)
     if trials.is_search:
-        search, scoring = one_of("search", search or "public", MODES), scoring or Scoring()
-    positive_integer("processes", processes)
+        search, scoring = one_of(MODES, search=search or "public"), scoring or Scoring()
+    positive_integer(processes=processes)
     trials.refuse_other(place)
     worker = Worker(trial=trials.trial, scoring=scoring)
     key = _draw_key(place, trials.trial.experiment.seed)
@@ -278,7 +278,7 @@ def _draw_key(place: Path, seed: int | None) -> RunKey:
     return RunKey.load(place / KEY) if (place / KEY).exists() else RunKey.fresh()
 
 
-def _requested(trials: Trials, changes: Mapping[str, Mapping[str, Any]], processes: int) -> dict[str, AnyTrial]:
+def _requested(trials: Trials, changes: Mapping[str, Mapping[str, Any]], processes: int) -> dict[str, Trial]:
     """The trial of each run. Refuses impossible options before any data are read.
 
     Runs of a search keep no weights, and their statements name the search in place of the one before it.
@@ -300,14 +300,14 @@ def _requested(trials: Trials, changes: Mapping[str, Mapping[str, Any]], process
     return listed
 
 
-def with_delta(trial: AnyTrial, delta: float | None) -> AnyTrial:
+def with_delta(trial: Trial, delta: float | None) -> Trial:
     """The trial with this delta, if it has none."""
     if delta is None or trial.experiment.delta is not None:
         return trial
     return replace(trial, experiment=replace(trial.experiment, delta=delta))
 
 
-def _plans(trials: Trials, listed: Mapping[str, AnyTrial], worker: Worker) -> dict[str, PrivacyPlan]:
+def _plans(trials: Trials, listed: Mapping[str, Trial], worker: Worker) -> dict[str, PrivacyPlan]:
     """The plans of all private runs. Refuses a search whose runs can't be trained."""
     plans = {}
     for name, trial in listed.items():
@@ -323,7 +323,7 @@ def _plans(trials: Trials, listed: Mapping[str, AnyTrial], worker: Worker) -> di
     return plans
 
 
-def _refuse_over_budget(trial: AnyTrial, plans: Mapping[str, PrivacyPlan], place: Path) -> None:
+def _refuse_over_budget(trial: Trial, plans: Mapping[str, PrivacyPlan], place: Path) -> None:
     """Refuse runs that together exceed their budget, before the first of them. Those that have begun are reserved."""
     coming = [plan for name, plan in plans.items() if not RunDirectory(place / name).exists]
     if (name := trial.options.get("budget")) is not None and coming:
@@ -378,7 +378,7 @@ def _other_plans(place: Path, fingerprint: str, plans: Mapping[str, PrivacyPlan]
     ]
 
 
-def _report_overlaps(trial: AnyTrial, source: Source, progress: Progress) -> None:
+def _report_overlaps(trial: Trial, source: Source, progress: Progress) -> None:
     """Report, before anything is spent, which records were used by runs on other data sets."""
     if not source.public:
         earlier = uses.earlier_uses(DataIdentity.from_source(source))
@@ -387,7 +387,7 @@ def _report_overlaps(trial: AnyTrial, source: Source, progress: Progress) -> Non
 
 
 def _previewed(
-    listed: Mapping[str, AnyTrial],
+    listed: Mapping[str, Trial],
     worker: Worker,
     place: Path,
     preview: Callable[[PrivateJob, RunDirectory], dict[str, Any]],

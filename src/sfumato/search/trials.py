@@ -1,4 +1,4 @@
-"""A requested training, and the lists of trials that a sweep can run: a grid or draws, single changes, keys, budgets.
+"""The lists of trials that a sweep can run: a grid or draws, single changes, keys, budgets.
 
 A grid, draws and single changes are searches: their runs are compared on held-out records, and the statement of each
 run names the search. Keys and budgets repeat one training, and each run is as if it were trained by itself.
@@ -14,94 +14,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from sfumato._checks import SfumatoError, positive, positive_integer
-from sfumato._choices import nearest
-from sfumato.data import Source, SourceSpec
-from sfumato.experiment.drift import second_group
-from sfumato.experiment.experiment import Decision, Experiment
 from sfumato.randomness import Choice, Dimension, RunKey, Space, draw_settings
 from sfumato.report import curve_of_budgets, figure_of, sweep_panels
 from sfumato.runs.directory import RunDirectory
-from sfumato.runs.owner.store import refuse_trained_on
 from sfumato.search import space as spaces
-from sfumato.search.space import FIXED, line_of, plain
-from sfumato.training.job import PrivateJob
-from sfumato.training.parts.options import OPTIONS, RunOptions
-from sfumato.training.preparation.building import build, pretraining_digests
-from sfumato.training.preparation.prepare import check_machine, prepare
-from sfumato.training.preparation.start import Machine, Start
-from sfumato.training.preparation.trial import AnyTrial
-from sfumato.training.weights import check_choices
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trial(AnyTrial):
-    """A requested private training, as plain data that can be sent to other processes.
-
-    >>> from sfumato.experiment import Experiment
-    >>> Trial(experiment=Experiment(epsilon=3.0), source="digits").spec.record()
-    {'spec': 'digits'}
-
-    Args:
-        experiment: the chosen options. The others follow by rule.
-        source: the source's name, or a `SourceSpec` with declarations.
-        device, threads, micro_batch, precision: performance settings, which don't affect the guarantee.
-        options: fields of `RunOptions`, by name.
-        notes: further notes to report when the run starts.
-        earlier_search: the search that chose these options, whose cost then counts too.
-    """
-
-    fixed = FIXED
-
-    experiment: Experiment
-    source: str | SourceSpec
-    micro_batch: int | None = None
-    precision: str | None = None
-
-    def __post_init__(self) -> None:
-        for name in self.options:
-            if name not in OPTIONS:
-                near = nearest(name, OPTIONS)
-                remedy = f"did you mean {near}" if near else f"there are {', '.join(OPTIONS)}"
-                raise SfumatoError(f"options has the unknown name {name!r}", remedy)
-
-    @property
-    def spec(self) -> SourceSpec:
-        """The source with its declarations. A source that is given by name gets the experiment's zoom."""
-        if isinstance(self.source, SourceSpec):
-            return self.source
-        return SourceSpec(spec=self.source, zoom=self.experiment.zoom)
-
-    @property
-    def machine(self) -> Machine:
-        """The machine's settings."""
-        return Machine(device=self.device, threads=self.threads, micro_batch=self.micro_batch, precision=self.precision)
-
-    def refuse_early(self) -> None:
-        """Refuse impossible options before any data are read."""
-        check_machine(self.machine)
-        self.experiment.check_source(self.spec)
-        RunOptions(**self.options).check(public=self.spec.is_public)
-
-    def select_records(self, source: Source) -> Source:
-        """The source, reduced to the number of records per user that the experiment keeps."""
-        return self.experiment.select_records(source)
-
-    def decide(self, source: Source) -> Decision:
-        """The plan and the settings for this source."""
-        return self.experiment.decide(source)
-
-    def check_trainable(self, decided: Decision, source: Source) -> None:
-        """Refuse options with which no run on this source can be trained. Builds the model, and spends nothing."""
-        plan, settings = decided.plan, decided.settings
-        source.images_for(settings.views)
-        second_group(source, plan)
-        refuse_trained_on(source, pretraining_digests(source, settings))
-        check_choices(build(None, source, settings, RunKey.from_seed(0)), settings, steps=plan.steps)
-
-    def prepare_job(self, decided: Decision, source: Source, start: Start, **options: Any) -> PrivateJob:
-        """The job of one run, with the options of its parts."""
-        return prepare(None, source, decided.plan, decided.settings, start, **options)
-
+from sfumato.search.space import line_of, plain
+from sfumato.training.trial import Trial
 
 MOST_DRAWS = 20
 Rows = Sequence[Mapping[str, Any]]
@@ -121,13 +39,13 @@ class Trials(ABC):
     """The file of the results."""
     plot_file: ClassVar[str | None] = None
 
-    trial: AnyTrial
+    trial: Trial
 
     @abstractmethod
     def changes(self, key: RunKey) -> dict[str, dict[str, Any]]:
         """Each run's change, by the name of its directory. `key` decides random draws."""
 
-    def trial_with(self, change: Mapping[str, Any]) -> AnyTrial:
+    def trial_with(self, change: Mapping[str, Any]) -> Trial:
         """The trial of one run."""
         trial, names = self.trial, {choice.name for choice in fields(self.trial.experiment)}
         if "source" in change:
@@ -171,9 +89,8 @@ class Grid(Trials):
     candidates: int | None = None
 
     def __post_init__(self) -> None:
-        spaces.check(self.space, self.trial.searchable_fields)
-        if self.candidates is not None:
-            positive_integer("candidates", self.candidates)
+        spaces.check(self.space, spaces.varied(type(self.trial.experiment)))
+        positive_integer(optional=True, candidates=self.candidates)
 
     def changes(self, key: RunKey) -> dict[str, dict[str, Any]]:
         """Every combination, or `candidates` different draws."""
@@ -221,7 +138,7 @@ class SingleChanges(Trials):
     space: Space
 
     def __post_init__(self) -> None:
-        spaces.check(self.space, (*self.trial.searchable_fields, "source"))
+        spaces.check(self.space, (*spaces.varied(type(self.trial.experiment)), "source"))
 
     def changes(self, key: RunKey) -> dict[str, dict[str, Any]]:
         """No change, then each listed value."""
@@ -257,7 +174,7 @@ class Seeds(Trials):
     count: int | None
 
     def __post_init__(self) -> None:
-        positive_integer("seeds", self.count, remedy="give the number of runs, such as 5")
+        positive_integer(seeds=self.count, remedy="give the number of runs, such as 5")
 
     def changes(self, key: RunKey) -> dict[str, dict[str, Any]]:
         """A seed for each run."""
@@ -283,7 +200,7 @@ class Budgets(Trials):
     file, plot_file = "budgets.json", "budgets.svg"
 
     epsilons: Sequence[float]
-    trial_for_epsilon: Callable[[float], AnyTrial] | None = None
+    trial_for_epsilon: Callable[[float], Trial] | None = None
 
     def __post_init__(self) -> None:
         if self.trial.experiment.noise_multiplier is not None:
@@ -297,13 +214,13 @@ class Budgets(Trials):
     @property
     def budgets(self) -> tuple[float, ...]:
         """The budgets in ascending order."""
-        return tuple(sorted({positive("epsilon", value) for value in self.epsilons}))
+        return tuple(sorted({positive(epsilon=value) for value in self.epsilons}))
 
     def changes(self, key: RunKey) -> dict[str, dict[str, Any]]:
         """An epsilon for each run."""
         return {f"epsilon-{epsilon:g}": {"epsilon": epsilon} for epsilon in self.budgets}
 
-    def trial_with(self, change: Mapping[str, Any]) -> AnyTrial:
+    def trial_with(self, change: Mapping[str, Any]) -> Trial:
         """The trial of one budget."""
         make = self.trial_for_epsilon
         return super().trial_with(change) if make is None else make(change["epsilon"])

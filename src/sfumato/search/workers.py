@@ -30,9 +30,9 @@ from sfumato.randomness import owner_key
 from sfumato.report import figure_of
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.run import Run
-from sfumato.search.trials import Trial, Trials
-from sfumato.training.preparation.trial import AnyTrial, Observers, SharedData
+from sfumato.search.trials import Trials
 from sfumato.training.run import PublicRun
+from sfumato.training.trial import Observers, SharedData, Trial
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,9 +60,9 @@ class SweepData(SharedData):
     delta: float | None = None
 
 
-def read(trial: AnyTrial, scoring: Scoring | None, progress: Progress | None = None) -> SweepData:
+def read(trial: Trial, scoring: Scoring | None, progress: Progress | None = None) -> SweepData:
     """Read the source of a trial. For a search, its test part is replaced by the records to score on."""
-    source = trial.select_records(open_with_progress(trial.spec, progress or NoProgress()))
+    source = trial.experiment.select_records(open_with_progress(trial.spec, progress or NoProgress()))
     if scoring is None:
         return SweepData(source=source)
     delta, request = default_delta(_units_of(trial, source)), trial.spec.record()
@@ -77,15 +77,15 @@ def read(trial: AnyTrial, scoring: Scoring | None, progress: Progress | None = N
     return SweepData(source=source, request={"source": request, "scored on": scoring.score_on}, delta=delta)
 
 
-def _units_of(trial: AnyTrial, source: Source) -> int:
+def _units_of(trial: Trial, source: Source) -> int:
     """The number of units that the guarantee covers. Trainings of embeddings always protect people."""
     by_person = getattr(trial.experiment, "unit", "user") == "user"
     return (source.users if by_person else None) or source.examples
 
 
-def refuse_embeddings(trial: AnyTrial, option: str) -> None:
+def refuse_embeddings(trial: Trial, option: str) -> None:
     """Refuse an embedding training in a search that counts correct answers."""
-    if not isinstance(trial, Trial):
+    if trial.embeds:
         raise SfumatoError(
             f"{option} counts correct answers, which embeddings don't give", "use an open search: public or uncovered"
         )
@@ -175,13 +175,13 @@ class Worker:
         fingerprint: the fingerprint of the trial's data, which every process must find.
     """
 
-    trial: AnyTrial
+    trial: Trial
     scoring: Scoring | None
     search: Search | None = None
     fingerprint: str | None = None
     _read: dict[str, SweepData] = field(default_factory=dict, init=False)
 
-    def data_of(self, trial: AnyTrial, progress: Progress | None = None) -> SweepData:
+    def data_of(self, trial: Trial, progress: Progress | None = None) -> SweepData:
         """The data of a trial. Those of a search have to be the same for all trials, maybe in another form."""
         decisive = [getattr(trial.experiment, name, None) for name in CHOOSES_RECORDS]
         place = repr((trial.spec.record(), decisive))
@@ -192,13 +192,13 @@ class Worker:
         return replace(self._read[place], search=self.search)
 
     def train(
-        self, trial: AnyTrial, place: Path, progress: Progress | None = None, observers: Observers | None = None
+        self, trial: Trial, place: Path, progress: Progress | None = None, observers: Observers | None = None
     ) -> Run | PublicRun:
         """Train, resume or read one run."""
         return trial.train(place, progress or NoProgress(), shared=self.data_of(trial), observers=observers)
 
     def in_processes(
-        self, trials: Mapping[str, AnyTrial], place: Path, processes: int
+        self, trials: Mapping[str, Trial], place: Path, processes: int
     ) -> Iterator[tuple[str, Run | PublicRun]]:
         """Train every unfinished run in other processes. Yields each with its name as it ends."""
         self._read.clear()  # each process reads its own data
@@ -217,7 +217,7 @@ class Worker:
 def train_all(
     trials: Trials,
     changes: Mapping[str, Mapping[str, Any]],
-    listed: Mapping[str, AnyTrial],
+    listed: Mapping[str, Trial],
     place: Path,
     worker: Worker,
     processes: int,
@@ -276,7 +276,7 @@ def _begin(worker: Worker, started: Synchronized[int]) -> None:
         _WORKER = error
 
 
-def _train(trial: AnyTrial, place: Path) -> Run | PublicRun:
+def _train(trial: Trial, place: Path) -> Run | PublicRun:
     """One run, in a process that `_begin` has prepared."""
     if not isinstance(_WORKER, Worker):
         raise _WORKER or RuntimeError("the process has not begun")

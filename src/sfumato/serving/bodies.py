@@ -8,7 +8,7 @@ import binascii
 import io
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -60,9 +60,8 @@ class Limits:
     queue: int = 512
 
     def __post_init__(self):
-        positive("max_body", self.megabytes)
-        positive("timeout", self.seconds)
-        positive_integer("queue", self.queue)
+        positive(max_body=self.megabytes, timeout=self.seconds)
+        positive_integer(queue=self.queue)
 
     @property
     def body(self) -> int:
@@ -148,52 +147,36 @@ sfumato_held_bytes {self.held}
 """
 
 
-@contextmanager
-def bounded(counts: Counts, limits: Limits) -> Iterator[Body]:
-    """Provides the body of one request. Within the context, its size counts towards the memory limit."""
-    body = Body(counts, limits)
-    try:
-        yield body
-    finally:
-        counts.held -= body.size
-
-
-class Body:
-    """The body of a request.
+@asynccontextmanager
+async def body_of(request: Request, counts: Counts, limits: Limits) -> AsyncIterator[bytes]:
+    """Reads the body of a request. Within the context, its size counts towards the memory limit.
 
     **Guarantee.** At most `limits.body` bytes of one request and `limits.held` bytes of all requests are kept,
     whatever size a client declares.
+
+    Raises:
+        Refused: status 413 for a body that is too large, 408 for a timeout, 503 if the memory limit is reached.
     """
-
-    def __init__(self, counts: Counts, limits: Limits):
-        self._counts, self._limits, self.size = counts, limits, 0
-
-    async def read(self, request: Request) -> bytes:
-        """Reads the whole body.
-
-        Raises:
-            Refused: status 413 for a body that is too large, 408 for a timeout, 503 if the memory limit is reached.
-        """
-        declared = request.headers.get("content-length", "0")
-        if int(declared) > self._limits.body:  # the server has checked that it is a number
-            raise self._too_large()
-        pieces = []
+    too_large = Refused(413, f"the body is larger than {limits.megabytes:g} MB", "send a smaller image, or fewer")
+    if int(request.headers.get("content-length", "0")) > limits.body:  # the server has checked that it is a number
+        raise too_large
+    pieces, size = [], 0
+    try:
         try:
-            async with asyncio.timeout(self._limits.seconds):
+            async with asyncio.timeout(limits.seconds):
                 async for piece in request.stream():
-                    if self.size + len(piece) > self._limits.body:
-                        raise self._too_large()
-                    if self._counts.held + len(piece) > self._limits.held:
+                    if size + len(piece) > limits.body:
+                        raise too_large
+                    if counts.held + len(piece) > limits.held:
                         raise busy("other requests use all of the memory limit")
-                    self.size += len(piece)
-                    self._counts.held += len(piece)
+                    size += len(piece)
+                    counts.held += len(piece)
                     pieces.append(piece)
         except TimeoutError:
-            raise Refused(408, f"the body took more than {self._limits.seconds:g} s", "send it faster") from None
-        return b"".join(pieces)
-
-    def _too_large(self) -> Refused:
-        return Refused(413, f"the body is larger than {self._limits.megabytes:g} MB", "send a smaller image, or fewer")
+            raise Refused(408, f"the body took more than {limits.seconds:g} s", "send it faster") from None
+        yield b"".join(pieces)
+    finally:
+        counts.held -= size
 
 
 async def discard_rest(request: Request, seconds: float) -> None:
@@ -236,20 +219,27 @@ async def parse_records(
 
 
 def _from_json(content: bytes, name: str, *, numeric: bool) -> list[Any]:
-    of_texts, example = name == "texts", f'{{"{name}": ["..."]}}'
+    example = '{"texts": [[12, 7]]}' if numeric else f'{{"{name}": ["..."]}}'
+
+    def check(holds: bool, problem: str) -> None:
+        if not holds:
+            raise Refused(400, problem, f"send {example}")
+
+    data: Any = None
     try:
         data = parse_json(content)
     except (ValueError, UnicodeDecodeError):
-        raise Refused(400, "the body is not JSON", f"send {example}") from None
-    if not isinstance(data, dict) or set(data) != {name} or not isinstance(data[name], list):
-        raise Refused(400, f"the JSON must be an object with one field, {name}, a list", f"send {example}")
-    if numeric:
-        return [_row(index, entry) for index, entry in enumerate(data[name])]
+        check(False, "the body is not JSON")
+    whole = isinstance(data, dict) and set(data) == {name} and isinstance(data[name], list)
+    check(whole, f"the JSON must be an object with one field, {name}, a list")
     for index, entry in enumerate(data[name]):
-        if not isinstance(entry, str):
-            raise Refused(400, f"{name}[{index}] is not a string", f"send {example}")
-    if of_texts:
-        return data[name]
+        if numeric:
+            right = isinstance(entry, list) and all(type(one) is int and not abs(one) >> 62 for one in entry) and entry
+            check(bool(right), f"texts[{index}] is not a list of integers")
+        else:
+            check(isinstance(entry, str), f"{name}[{index}] is not a string")
+    if name == "texts":
+        return [np.array(entry, dtype=np.int64) for entry in data[name]] if numeric else data[name]
     try:
         return [base64.b64decode("".join(entry.split()), validate=True) for entry in data[name]]
     except (binascii.Error, ValueError):
@@ -269,12 +259,6 @@ def _from_array(content: bytes, is_one: Callable[[Any], bool]) -> list[np.ndarra
     except Exception:  # reading a header raises errors of many types
         raise Refused(400, "the body is not an array of images", "send the output of numpy.save") from None
     return [array] if is_one(array) else list(array) if array.size else []
-
-
-def _row(index: int, row: Any) -> Any:
-    if not isinstance(row, list) or any(type(number) is not int or abs(number) >> 62 for number in row) or not row:
-        raise Refused(400, f"texts[{index}] is not a list of integers", 'send {"texts": [[12, 7]]}')
-    return np.array(row, dtype=np.int64)
 
 
 async def _from_form(request: Request, content: bytes) -> list[bytes]:

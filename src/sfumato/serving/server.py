@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError
-from sfumato.serving.service import Service, missing_libraries
+from sfumato.serving.service import Service
 
 if TYPE_CHECKING:
     import uvicorn
@@ -48,11 +48,13 @@ def server(service: Service) -> uvicorn.Server:
     Raises:
         SfumatoError: the libraries are missing.
     """
-    application = service.application()
     try:
         import uvicorn
+
+        application = service.application()
     except ImportError:
-        raise missing_libraries() from None
+        remedy = "pip install 'sfumato[serve]'"
+        raise SfumatoError("sfumato serve needs starlette, uvicorn and python-multipart", remedy) from None
 
     seconds = service.limits.seconds
     config = uvicorn.Config(

@@ -28,7 +28,7 @@ from torch import Tensor
 from sfumato._checks import SfumatoError
 from sfumato._files import path_errors, regular_file
 from sfumato._systems import exposed_mode
-from sfumato.report.style import stylesheet
+from sfumato.report.plots.drawing import stylesheet
 from sfumato.runs import Loaded
 from sfumato.serving.bodies import (
     ARRAY,
@@ -37,7 +37,7 @@ from sfumato.serving.bodies import (
     Limits,
     Predictor,
     Refused,
-    bounded,
+    body_of,
     busy,
     discard_rest,
     parse_records,
@@ -141,18 +141,12 @@ class Service:
         self._began: float | None = None
 
     def application(self) -> Starlette:
-        """Builds the application.
+        """Builds the application. Needs the libraries of `sfumato[serve]`."""
+        import python_multipart  # noqa: F401 - starlette needs it for forms
+        from starlette.applications import Starlette
+        from starlette.exceptions import HTTPException
+        from starlette.routing import Route
 
-        Raises:
-            SfumatoError: the libraries are missing.
-        """
-        try:
-            import python_multipart  # noqa: F401 - starlette needs it for forms
-            from starlette.applications import Starlette
-            from starlette.exceptions import HTTPException
-            from starlette.routing import Route
-        except ImportError:
-            raise missing_libraries() from None
         logging.getLogger("python_multipart").setLevel(logging.CRITICAL + 1)  # its messages quote requests
         self._rendered = page(self._answering, closed=self._key is not None)
         handlers: dict[str, tuple[str, Callable[[Request], Awaitable[Response]]]] = {
@@ -232,8 +226,8 @@ class Service:
         transform, kind = self._answering.loaded.transform, self._answering
         kinds = {"takes_texts": kind.takes_texts, "takes_numbers": kind.takes_numbers, "is_one": transform.is_one}
         try:
-            with bounded(self.counts, self.limits) as body:
-                records = await parse_records(request, await body.read(request), **kinds)
+            async with body_of(request, self.counts, self.limits) as body:
+                records = await parse_records(request, body, **kinds)
                 async with asyncio.timeout(self.limits.seconds):
                     answer = Future[Tensor]()
                     self._waiting.put((records, answer))
@@ -321,11 +315,6 @@ def require_local(host: str) -> None:
     match = re.fullmatch(r"(?:\[([^]]*)\]|([^:]*))(?::\d*)?", host)
     if match is None or not is_local(match[1] or match[2]):
         raise Refused(421, "the Host header names another host", "send it to localhost, or serve on another `host`")
-
-
-def missing_libraries() -> SfumatoError:
-    """The error for missing server libraries."""
-    return SfumatoError("sfumato serve needs starlette, uvicorn and python-multipart", "pip install 'sfumato[serve]'")
 
 
 def _json(data: dict[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> Response:

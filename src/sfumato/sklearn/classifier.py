@@ -36,7 +36,7 @@ from sfumato.privacy.statements.display import rounded_up
 from sfumato.randomness import owner_key
 from sfumato.runs import Loaded, Run
 from sfumato.runs.owner import budgets
-from sfumato.training.run import train
+from sfumato.training.trial import train
 
 PAID = "private"
 """The value of `search` that allows further fits on the same records. Each of them spends budget."""

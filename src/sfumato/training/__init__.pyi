@@ -3,11 +3,11 @@ from .conclusion.aggregating import Aggregate as Aggregate
 from .conclusion.aggregating import aggregate as aggregate
 from .custom.private_steps import private_steps as private_steps
 from .custom.rounds import private_rounds as private_rounds
-from .embedding import embed as embed
 from .preparation.from_record import finish as finish
 from .preparation.sources import from_arrays as from_arrays
 from .preparation.sources import from_dataset as from_dataset
 from .preparation.sources import open_data as open_data
 from .pretraining import pretrain as pretrain
-from .run import train as train
 from .step import PrivateStep as PrivateStep
+from .trial import embed as embed
+from .trial import train as train

@@ -23,8 +23,8 @@ from sfumato.runs.owner import uses
 from sfumato.runs.owner.store import refuse_trained_on, remember_public
 from sfumato.training import launch
 from sfumato.training.computing import compute, second_moment, transform_of
-from sfumato.training.parts.public_examples import draw
 from sfumato.training.preparation.building import origins_of_backbone
+from sfumato.training.public_examples import draw
 
 CROPS = ("central", "inception")
 
@@ -127,14 +127,14 @@ class StoredViews:
     flip: bool = False
 
     def __post_init__(self) -> None:
-        one_of("crop", self.crop, CROPS)
+        one_of(CROPS, crop=self.crop)
         if self.crop_area is not None and self.crop == "central":
             raise SfumatoError(
                 f"crop_area is {self.crop_area}, but crop central has no random crops",
                 "give `crop=inception`, or leave `crop_area` out",
             )
         Views(crop_area=1.0 if self.crop_area is None else self.crop_area)  # validates the share of the area
-        positive_integer("views", self.views, remedy="give the number of views of each example, such as 1 or 4")
+        positive_integer(views=self.views, remedy="give the number of views of each example, such as 1 or 4")
         if self.crop == "central" and self.views != (2 if self.flip else 1):
             raise SfumatoError(
                 f"views must be {2 if self.flip else 1} with crop central {'and' if self.flip else 'without'} flip, "

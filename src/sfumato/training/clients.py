@@ -58,8 +58,7 @@ def assign_randomly(users: int, *, clients: int) -> Assign:
     >>> [assign(key, 0, drawn).tolist() == assign(key, step, drawn).tolist() for step in (0, 1)]
     [True, False]
     """
-    positive_integer("users", users)
-    positive_integer("clients", clients)
+    positive_integer(users=users, clients=clients)
     return lambda key, step, drawn: key.generator("clients", step).integers(clients, size=users)[drawn]
 
 
@@ -77,7 +76,7 @@ def assign_evenly(*, clients: int) -> Assign:
     >>> np.bincount(assign_evenly(clients=3)(RunKey.from_seed(0), 0, np.array([2, 3, 5, 7, 11, 13]))).tolist()
     [2, 2, 2]
     """
-    positive_integer("clients", clients)
+    positive_integer(clients=clients)
     return lambda key, step, drawn: key.generator("clients", step).permutation(len(drawn)) % clients
 
 
@@ -98,7 +97,7 @@ def assign_by_group(groups: np.ndarray, *, clients: int, fixed: bool = False) ->
     >>> bool(assigned[0] == assigned[2])
     True
     """
-    positive_integer("clients", clients)
+    positive_integer(clients=clients)
     groups = np.asarray(groups)
     if groups.ndim != 1 or groups.dtype.kind != "U":
         raise SfumatoError(
@@ -154,7 +153,7 @@ class ClippedUpdates:
     max_norm: float = 1.0
 
     def __post_init__(self) -> None:
-        positive("max_norm", self.max_norm)
+        positive(max_norm=self.max_norm)
 
     @property
     def sums_over(self) -> Literal["clients"]:
@@ -167,7 +166,7 @@ class ClippedUpdates:
 
     def sensitivity(self, adjacency: str) -> float:
         """The L2 distance by which one user can move the sum: 2 C."""
-        one_of("adjacency", adjacency, ADJACENCIES)
+        one_of(ADJACENCIES, adjacency=adjacency)
         return 2 * self.max_norm
 
     def zeros(self) -> dict[str, Tensor]:

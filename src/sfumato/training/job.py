@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sfumato import models, optim
+from sfumato import optim
 from sfumato._checks import SfumatoError, positive, positive_integer
 from sfumato.averaging import Average, TrainingOverAggregates
 from sfumato.data import Preparation, Source, Views, most_of_one_user
@@ -21,13 +21,11 @@ from sfumato.models import Trunk
 from sfumato.privacy import ClippedWithoutNoise, NoGuarantee, NoPrivateData, User
 from sfumato.runs import directory as names
 from sfumato.runs import pins
-from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.owner.lines import DataIdentity
-from sfumato.training.custom.code import CustomCode
-from sfumato.training.parts.public_examples import PublicNormalisation
 from sfumato.training.planned import Job, PlannedJob
-from sfumato.training.weights import average_for, optimizer_for, set_rate, training_over
+from sfumato.training.public_examples import PublicNormalisation
+from sfumato.training.weights import average_for, optimizer_for, training_over
 
 Shape = tuple[int, ...] | Tensor
 """The shape of one synthetic example, or the example itself where inputs are integers."""
@@ -88,7 +86,6 @@ class SourceJob(Job):
     Args:
         source, settings: as given.
         transform: maps stored images to the model's inputs.
-        own: the user's own code.
         trunk: the frozen first part of the module, whose features are computed once; else None.
         request: the user's request as plain data (source and its options).
         embedding: the facts of a training of embeddings; else None.
@@ -97,10 +94,10 @@ class SourceJob(Job):
     source: Source
     settings: Settings
     transform: Preparation
-    own: CustomCode = field(default_factory=CustomCode)
     trunk: Trunk | None = None
     request: Mapping[str, Any] = field(default_factory=dict)
     embedding: Embedding | None = None
+    has_statistics: ClassVar[bool] = True
     pinned: ClassVar[Mapping[str, str]] = {
         "data": "give the original data of the run, unchanged, or another `directory`",
         "settings": "",
@@ -127,32 +124,19 @@ class SourceJob(Job):
 
     def optimizer(self) -> torch.optim.Optimizer:
         """A new optimizer, as the settings name it."""
-        return optimizer_for(self.module, self.settings.descent, self.own.optimizer)
+        return optimizer_for(self.module, self.settings.descent)
 
     @cached_property
-    def _multiplier(self) -> Callable[[int], float]:
-        """Of the learning rate, as a function of the step."""
+    def learning_rate(self) -> Callable[[int], float]:  # type: ignore[override]
+        """The learning rate of a step, by the schedule."""
         descent = self.settings.descent
-        return optim.schedule(descent.schedule, steps=max(1, self.steps), warmup=descent.warmup)
-
-    def set_rate(self, optimizer: torch.optim.Optimizer, step: int) -> None:
-        """Set the learning rate of a step, by the schedule."""
-        set_rate(optimizer, self.settings.descent.learning_rate * self._multiplier(step))
+        multiplier = optim.schedule(descent.schedule, steps=max(1, self.steps), warmup=descent.warmup)
+        return lambda step: descent.learning_rate * multiplier(step)
 
     @property
     def step_facts(self) -> dict[str, Any]:
         """The clients."""
         return super().step_facts | ({} if self.embedding is None else self.embedding.record)
-
-    def refresh(self) -> None:
-        """Recompute the moments of public examples."""
-        models.refresh(self.module)
-
-    def restore(self, checkpoint: Checkpoint, optimizer: torch.optim.Optimizer, *, where: str) -> dict[str, Tensor]:
-        """As of `Job`."""
-        if self.own.optimizer is not None:  # its initial state is part of the run's digests
-            return checkpoint.restore(self.module, optimizer, self.device)
-        return super().restore(checkpoint, optimizer, where=where)
 
     @property
     def model_facts(self) -> dict[str, Any]:
@@ -172,7 +156,7 @@ class SourceJob(Job):
             "performance": self.performance.to_dict(),
             "environment": pins.environment(),
             "transform": self.transform.to_dict(),
-            "code": self.own.names,
+            "code": {},  # kept: the ledger commits to each field
             **self.step_facts,
         }
 
@@ -326,12 +310,10 @@ class PublicTraining:
             raise SfumatoError(
                 f"`noise` is {self.settings.noise}, but training without privacy has no noise", "leave it out"
             )
-        positive_integer("steps", self.steps, remedy="give the number of training steps")
-        positive_integer("batch_size", self.batch_size, remedy="give the number of examples in a step")
-        if self.max_norm is not None:
-            positive("max_norm", self.max_norm, remedy="give a norm such as 1, or leave it out for no clipping")
-        if self.agc is not None:
-            positive("agc", self.agc, remedy="give a ratio such as 0.01, or leave it out")
+        positive_integer(steps=self.steps, remedy="give the number of training steps")
+        positive_integer(batch_size=self.batch_size, remedy="give the number of examples in a step")
+        positive(optional=True, max_norm=self.max_norm, remedy="give a norm such as 1, or leave it out for no clipping")
+        positive(optional=True, agc=self.agc, remedy="give a ratio such as 0.01, or leave it out")
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> PublicTraining:

@@ -243,7 +243,7 @@ class BackboneWithHead(nn.Module):
     def __init__(self, backbone: nn.Module, *, classes: int, width: int, generator: np.random.Generator):
         super().__init__()
         self.backbone = backbone
-        self.head = nn.Linear(positive_integer("width", width), positive_integer("classes", classes), bias=False)
+        self.head = nn.Linear(positive_integer(width=width), positive_integer(classes=classes), bias=False)
         with torch.no_grad():
             self.head.weight.copy_(initial_head(classes, width, generator))
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sfumato import _devices
+from sfumato import _devices, models
 from sfumato._checks import SfumatoError
 from sfumato.averaging import Average
 from sfumato.observers.observer import Observer, Stop
@@ -31,8 +31,9 @@ from sfumato.runs.checkpoint import Checkpoint, save_kept
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.releases import MICRO_BATCH_AT_FIRST
 from sfumato.training.job import Job
-from sfumato.training.parts.part import Measure, PaidSteps, Steps
+from sfumato.training.planned import Measure, PaidSteps, Steps
 from sfumato.training.step import descend
+from sfumato.training.weights import set_rate
 from sfumato.training.workers import ALONE, Workers
 
 CHECKPOINT_SECONDS = 15.0
@@ -145,7 +146,8 @@ def _steps_from(state: State, take: Steps, kept: Collection[int], until: int) ->
     if workers.broadcast_bool(state.stop):
         return True
     for step in range(state.step, until):
-        job.set_rate(state.optimizer, step)
+        if job.learning_rate is not None:
+            set_rate(state.optimizer, job.learning_rate(step))
         state.begins, state.lost = False, step in lost
         if state.lost:
             state.noise = _skip_lost(take, step, state.noise)
@@ -189,7 +191,8 @@ def _take_step(take: Steps, state: State, trained: Mapping[str, Tensor]) -> tupl
         may_repeat = state.workers.count == 1 and not state.noise.tensors
         try:
             with nullcontext() if over is None else over.at_average(trained, state.average, step):
-                state.job.refresh()
+                if state.job.has_statistics:
+                    models.refresh(state.job.module)
                 return take(step, state.noise)
         except (MemoryError, RuntimeError) as error:
             if not _devices.is_out_of_memory(error):
@@ -303,12 +306,6 @@ def take_steps(
             state.stop = notify(observers, "on_step_end", state.step) or state.stop
     notify(observers, "on_train_end")
     return Outcome(step=state.step, weights=state.weights, seconds=time.monotonic() - began, outputs=outputs)
-
-
-def outcome_at_checkpoint(job: Job, checkpoint: Checkpoint) -> Outcome:
-    """The outcome of an unfinished run at its checkpoint, without further steps."""
-    average = checkpoint.restore(job.module, job.optimizer(), job.device)
-    return Outcome(step=checkpoint.step, weights=weights_to_release(job.module, job.averaging, average))
 
 
 def evaluation_steps(count: int) -> set[int]:

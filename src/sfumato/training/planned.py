@@ -1,10 +1,10 @@
-"""What the loop needs of a run before it begins: `Job`, and `PlannedJob` of a run with a plan."""
+"""What the loop needs of a run before it begins: steps, scorer, `Job`, and `PlannedJob` of a run with a plan."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -12,12 +12,67 @@ from torch import Tensor, nn
 
 from sfumato.averaging import Average, TrainingOverAggregates
 from sfumato.experiment.settings import Performance
+from sfumato.observers.progress import Progress
 from sfumato.privacy import Circumstances, PrivacyPlan
-from sfumato.randomness import RunKey
+from sfumato.randomness import NoiseState, RunKey
 from sfumato.runs.checkpoint import Checkpoint
 from sfumato.runs.owner.lines import DataIdentity
-from sfumato.training.parts.part import RunKind
 from sfumato.training.weights import trained_parameters
+
+
+class Steps(Protocol):
+    """The steps of a run."""
+
+    def __call__(self, step: int, state: NoiseState) -> tuple[Mapping[str, Tensor | None], NoiseState]:
+        """Returns the gradient at the present trained parameters, and the next noise state."""
+        ...
+
+    def figures(self, step: int) -> dict[str, Any]:
+        """Figures of the run after so many steps, besides its scores."""
+        ...
+
+
+@runtime_checkable
+class PaidSteps(Steps, Protocol):
+    """The steps of a private run, which can be lost after they are paid for."""
+
+    def skip_lost(self, step: int, state: NoiseState) -> NoiseState:
+        """The noise state after a lost step."""
+        ...
+
+
+class Measure(Protocol):
+    """Evaluates weights on the test split, without noise."""
+
+    @property
+    def figure(self) -> str:
+        """The name of the main figure."""
+        ...
+
+    def outputs(self, weights: Mapping[str, Tensor]) -> Tensor:
+        """The outputs (N, ...) of the model with these weights, on the CPU."""
+        ...
+
+    def score(self, outputs: Tensor) -> dict[str, Any]:
+        """The figures of these outputs, as JSON data."""
+        ...
+
+    def evaluation(self, weights: Mapping[str, Tensor], outputs: Tensor | None = None) -> dict[str, Any]:
+        """The full evaluation of these weights, as JSON data; `outputs` skips computing them."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunKind:
+    """A kind of run. All kinds share the loop and the record.
+
+    Args:
+        steps: makes the steps of a job from the run key.
+        scorer: makes the scorer of a job, a `Measure`; None where there is no test split.
+    """
+
+    steps: Callable[[Any, RunKey, Progress], Steps]
+    scorer: Callable[[Any, Progress], Any] = lambda job, progress: None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +98,10 @@ class Job:
     """The average of the weights that is released; None without averaging."""
     training_over: ClassVar[TrainingOverAggregates | None] = None
     """The aggregate at which gradients are computed; None for the last weights."""
+    learning_rate: ClassVar[Callable[[int], float] | None] = None
+    """The learning rate of a step; None where the optimizer keeps its own."""
+    has_statistics: ClassVar[bool] = False
+    """Whether the model may have statistics of public examples, which follow its weights."""
 
     @property
     def device(self) -> torch.device:
@@ -56,14 +115,6 @@ class Job:
 
     def optimizer(self) -> torch.optim.Optimizer:
         """The optimizer over the trained parameters."""
-        raise NotImplementedError
-
-    def set_rate(self, optimizer: torch.optim.Optimizer, step: int) -> None:
-        """Set the learning rate of a step."""
-        raise NotImplementedError
-
-    def refresh(self) -> None:
-        """Bring the model up to date with its weights, before the gradient of a step."""
         raise NotImplementedError
 
     def first_checkpoint(self, identity: str, *, ledger: str = "") -> Checkpoint:
@@ -82,9 +133,16 @@ class Job:
         """The state after so many steps. `state` are further fields of the checkpoint."""
         return Checkpoint.of(step, self.module, average, optimizer, **state)
 
-    def restore(self, checkpoint: Checkpoint, optimizer: torch.optim.Optimizer, *, where: str) -> dict[str, Tensor]:
-        """Restores module and optimizer from the checkpoint. Returns the average's state."""
-        checkpoint.require_optimizer(optimizer, where=where)
+    def restore(
+        self, checkpoint: Checkpoint, optimizer: torch.optim.Optimizer, *, where: str | None
+    ) -> dict[str, Tensor]:
+        """Restores module and optimizer from the checkpoint. Returns the average's state.
+
+        Args:
+            where: the run, whose optimizer must have the same constants; None if no further step is taken.
+        """
+        if where is not None:
+            checkpoint.require_optimizer(optimizer, where=where)
         return checkpoint.restore(self.module, optimizer, self.device)
 
     def released_weights(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -33,9 +33,9 @@ from sfumato.training.preparation.building import build, origins
 from sfumato.training.preparation.prepare import check_machine, common_setup, own_threads
 from sfumato.training.preparation.sources import open_data
 from sfumato.training.preparation.start import Machine, Start
-from sfumato.training.preparation.trial import AnyTrial
 from sfumato.training.run import PublicRun, execute, execute_in_workers
 from sfumato.training.steps import PUBLIC, refuse_running_statistics
+from sfumato.training.trial import Trial
 
 _LENGTH = ("steps", "batch_size", "max_norm", "agc")
 MODEL_OPTIONS = (
@@ -98,7 +98,7 @@ def micro_batch(start: Start, batch_size: int) -> int:
     """The micro-batch size: as requested, as recorded, or small enough to give every worker one."""
     if start.machine.micro_batch is not None:
         return start.machine.micro_batch
-    recorded = start.unfinished.recorded
+    recorded = start.facts.recorded
     return recorded.micro_batch if recorded else min(MICRO_BATCH, -(-batch_size // launch.current_workers().count))
 
 
@@ -237,7 +237,7 @@ def pretrain(
     )
 
 
-def nonprivate_accuracy(trial: AnyTrial, model: str, place: Path, progress: Progress) -> float:
+def nonprivate_accuracy(trial: Trial, model: str, place: Path, progress: Progress) -> float:
     """The accuracy of a private trial's model trained without privacy, in this place, by the rules of sfumato pretrain.
 
     Args:

@@ -17,7 +17,7 @@ from sfumato.observers.progress import NoProgress, Progress
 from sfumato.training.inputs import features, head_on_features
 from sfumato.training.job import Embedding, SourceJob
 from sfumato.training.local import BackboneWithHead
-from sfumato.training.parts.part import Measure
+from sfumato.training.planned import Measure
 
 
 class Scorer:

@@ -9,19 +9,22 @@ The clipping norm of an adaptive step follows a quantile of the gradient norms (
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, overload
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from sfumato import _devices
 from sfumato._checks import SfumatoError, positive, within
+from sfumato.experiment.settings import Performance
 from sfumato.gradients import GridSum
 from sfumato.gradients.grid import MOST_EXAMPLES
 from sfumato.gradients.sums import QueuedSum
 from sfumato.privacy import PrivacyPlan, QuantileClipping
 from sfumato.privacy.unit import Drawn
-from sfumato.randomness import Noise, NoiseState
+from sfumato.randomness import Noise, NoiseState, RunKey, Sampler
 from sfumato.training.workers import ALONE, Workers
 
 
@@ -111,7 +114,7 @@ class PrivateStep:
             )
         self._check_clipping()
         divisor = size * self.plan.max_norm if self.divisor is None else self.divisor
-        object.__setattr__(self, "divisor", positive("divisor", divisor, remedy="give a public constant"))
+        object.__setattr__(self, "divisor", positive(divisor=divisor, remedy="give a public constant"))
 
     def _check_clipping(self) -> None:
         """Refuse adaptive clipping, and noise whose scale or mechanism differs from the plan's."""
@@ -164,7 +167,49 @@ class PrivateStep:
         return self.noise.prepare(zeros, step, state, share=self.workers.share).add_to(zeros)[1]
 
     def _refuse_beyond(self, step: int) -> None:
-        within("step", step, 0, self.plan.steps - 1, remedy="plan more steps before the run begins")
+        within(0, self.plan.steps - 1, step=step, remedy="plan more steps before the run begins")
+
+
+@dataclass(eq=False, kw_only=True)
+class PrivateTrainingSteps:
+    """The private steps of a run: draws the participants, prepares their inputs and takes the step.
+
+    Args:
+        step, sampler: of one plan and one key.
+        inputs: gives the participants as the arguments of the gradient, in micro-batches.
+        key: the run's key.
+        excluded: bool (N,), records that are drawn but contribute nothing, since they equal a public example.
+
+    **Guarantee.** Participants are drawn by the plan's own rule. An excluded record is drawn like any other one.
+    """
+
+    step: PrivateStep
+    sampler: Sampler
+    inputs: Any
+    key: RunKey
+    performance: Performance
+    excluded: np.ndarray | None = field(default=None, repr=False)
+
+    def __call__(self, step: int, state: NoiseState) -> tuple[dict[str, Tensor], NoiseState]:
+        """Returns the private gradient of a step and the next noise state."""
+        participants = self.sampler.draw(step)
+        if self.excluded is not None:
+            participants = (np.cumsum(~self.excluded) - 1)[participants[~self.excluded[participants]]]
+        with _devices.compute_mode(self.performance.device, self.performance.precision):
+            return self.step(step, self.inputs.micro_batches(self.key, step, participants, self.step.workers), state)
+
+    def skip_lost(self, step: int, state: NoiseState) -> NoiseState:
+        """The noise state after a lost step, which was paid for."""
+        return self.step.skip_lost(step, state)
+
+    def halve(self) -> int | None:
+        """Halves the micro-batch size after running out of memory. Returns the new size, or None if it was 1."""
+        return self.inputs.halve()
+
+    def figures(self, step: int) -> dict[str, Any]:
+        """Epsilon after so many steps; None where the plan's theorem only holds for all steps together."""
+        plan = self.step.plan
+        return {"epsilon": plan.epsilon(steps=step) if plan.theorem.by_prefix or step == plan.steps else None}
 
 
 def delay_by_one(sums: Iterable[Any]) -> Iterator[Any]:

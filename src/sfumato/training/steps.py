@@ -24,11 +24,10 @@ from sfumato.training import launch
 from sfumato.training.clients import NoiselessSteps, Rounds
 from sfumato.training.inputs import Inputs, dropout_keys, load_to_device, make_views
 from sfumato.training.job import PrivateJob, PublicJob
-from sfumato.training.parts.part import RunKind, Steps
-from sfumato.training.planned import PlannedJob
+from sfumato.training.planned import PlannedJob, RunKind, Steps
 from sfumato.training.preparation.building import noise_named
 from sfumato.training.scorers import scorer_of
-from sfumato.training.step import AdaptiveStep, PrivateStep
+from sfumato.training.step import AdaptiveStep, PrivateStep, PrivateTrainingSteps
 from sfumato.training.user_records import UserRecords, record_shares
 from sfumato.training.workers import ALONE, Workers
 
@@ -86,51 +85,34 @@ class UserInputs(Inputs):
         return first.followed_by(*others)
 
 
-class PrivateTrainingSteps:
-    """Draws the participants, prepares their inputs and takes the private step.
+def private_training_steps(
+    job: PlannedJob,
+    key: RunKey,
+    progress: Progress | None = None,
+    *,
+    inputs: Any = None,
+    kind: type[PrivateTrainingSteps] = PrivateTrainingSteps,
+) -> PrivateTrainingSteps:
+    """The private steps of a job, all from its plan.
 
-    **Guarantee.** Participants are drawn by the plan's own rule. A record that is excluded because it equals a public
-    example is drawn like any other and then contributes nothing. Places in a fixed order and cuts of truncated sampling
-    are those of all records, so that an excluded record does not move any other one (unit: one record). For the
-    assignment of users to virtual clients see `Rounds`.
+    **Guarantee.** Places in a fixed order and cuts of truncated sampling are those of all records, so that an excluded
+    record does not move any other one (unit: one record). For the assignment of users to virtual clients see `Rounds`.
+
+    Args:
+        inputs: the units as the gradient's arguments; by default those of the job's source.
     """
-
-    def __init__(self, job: PlannedJob, key: RunKey, progress: Progress | None = None, *, inputs: Any = None):
-        plan, drawn = job.plan, job.plan.unit.drawn
-        adaptive = isinstance(plan.clipping, QuantileClipping)
-        noise = noise_named(job.noise, plan, key, max_norm=1.0 if adaptive else None)
-        self._plan, self._key, self._performance = plan, key, job.performance
-        self._workers = launch.current_workers()
-        self._step = (AdaptiveStep if adaptive else PrivateStep)(
-            plan=plan, gradient=job.gradient, noise=noise, divisor=job.client_count, workers=self._workers
-        )
-        of_drawn: Any = {"users": UserInputs, "clients": Rounds.from_job}.get(drawn, Inputs)
-        self._inputs = inputs or of_drawn(job, progress)
-        draws = job.sampler_inputs
-        self._excluded = draws.get("excluded") if drawn == "examples" else None
-        records = self._inputs.units if self._excluded is None else len(self._excluded)
-        self._sampler = Sampler(plan, key, records=records, groups=draws.get("groups"))
-
-    def __call__(self, step: int, state: NoiseState) -> tuple[dict[str, Tensor], NoiseState]:
-        """Returns the private gradient of a step and the next noise state."""
-        participants = self._sampler.draw(step)
-        if self._excluded is not None:
-            participants = (np.cumsum(~self._excluded) - 1)[participants[~self._excluded[participants]]]
-        with _devices.compute_mode(self._performance.device, self._performance.precision):
-            return self._step(step, self._inputs.micro_batches(self._key, step, participants, self._workers), state)
-
-    def skip_lost(self, step: int, state: NoiseState) -> NoiseState:
-        """The noise state after a lost step, which was paid for."""
-        return self._step.skip_lost(step, state)
-
-    def halve(self) -> int | None:
-        """Halves the micro-batch size after running out of memory. Returns the new size, or None if it was 1."""
-        return self._inputs.halve()
-
-    def figures(self, step: int) -> dict[str, Any]:
-        """Epsilon after so many steps; None where the plan's theorem only holds for all steps together."""
-        known = self._plan.theorem.by_prefix or step == self._plan.steps
-        return {"epsilon": self._plan.epsilon(steps=step) if known else None}
+    plan, drawn, workers = job.plan, job.plan.unit.drawn, launch.current_workers()
+    adaptive = isinstance(plan.clipping, QuantileClipping)
+    noise = noise_named(job.noise, plan, key, max_norm=1.0 if adaptive else None)
+    step = (AdaptiveStep if adaptive else PrivateStep)(
+        plan=plan, gradient=job.gradient, noise=noise, divisor=job.client_count, workers=workers
+    )
+    of_drawn: Any = {"users": UserInputs, "clients": Rounds.from_job}.get(drawn, Inputs)
+    inputs = inputs or of_drawn(job, progress)
+    excluded = job.sampler_inputs.get("excluded") if drawn == "examples" else None
+    records = inputs.units if excluded is None else len(excluded)
+    sampler = Sampler(plan, key, records=records, groups=job.sampler_inputs.get("groups"))
+    return kind(step=step, sampler=sampler, inputs=inputs, key=key, performance=job.performance, excluded=excluded)
 
 
 class DivergedError(SfumatoError):
@@ -257,6 +239,6 @@ def public_steps_of(job: PublicJob, key: RunKey, progress: Progress | None = Non
     return (NoiselessSteps if in_rounds else PublicSteps)(job, key, progress)
 
 
-PRIVATE = RunKind(steps=PrivateTrainingSteps, scorer=scorer_of)
+PRIVATE = RunKind(steps=private_training_steps, scorer=scorer_of)
 PUBLIC = RunKind(steps=public_steps_of, scorer=scorer_of)
 """Kinds of runs: private, and without privacy."""

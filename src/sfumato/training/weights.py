@@ -13,21 +13,13 @@ from sfumato.averaging import EMA, Average, LastMean, TrainingOverAggregates
 from sfumato.averaging.choices import Averages
 from sfumato.experiment.settings import Settings
 from sfumato.optim.descent import Descent
-from sfumato.training.custom import optimizers
-from sfumato.training.custom.optimizers import Makes
 
 
-def optimizer_for(module: nn.Module, choice: Descent, own: Makes | None = None) -> torch.optim.Optimizer:
+def optimizer_for(module: nn.Module, choice: Descent) -> torch.optim.Optimizer:
     """The chosen optimizer over the trained parameters.
 
     All layers but the classifier take `pretrained_rate` times the learning rate (alpha of Mehta et al. 2022, table 7).
-
-    Args:
-        own: makes a custom optimizer.
     """
-    if own is not None:
-        trained = {name: value for name, value in module.named_parameters() if value.requires_grad}
-        return optimizers.make_optimizer(own, trained, choice.learning_rate)
     return optim.create(
         choice.optimizer,
         _groups(module, choice),
@@ -60,14 +52,11 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
         group["lr"] = rate * group.get(optim.FACTOR, 1.0)
 
 
-def check_choices(module: nn.Module, settings: Settings, *, steps: int, own: Makes | None = None) -> None:
+def check_choices(module: nn.Module, settings: Settings, *, steps: int) -> None:
     """Refuse an optimizer, schedule or average that is impossible for this number of steps."""
     settings.check_steps(steps)
-    if own is not None:
-        optimizers.refuse_unfit(optimizer_for(module, settings.descent, own))
-    else:
-        # Don't make an optimizer: the first one imports torch's compiler, which takes seconds.
-        optim.check_parameters(_groups(module, settings.descent))
+    # Don't make an optimizer: the first one imports torch's compiler, which takes seconds.
+    optim.check_parameters(_groups(module, settings.descent))
 
 
 def trained_parameters(module: nn.Module) -> dict[str, Tensor]:

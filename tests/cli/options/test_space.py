@@ -3,7 +3,7 @@
 import pytest
 
 from sfumato._checks import SfumatoError
-from sfumato.cli.options.space import read
+from sfumato.cli.verbs.sweep import read_space
 from sfumato.randomness import Choice, LogUniform, Uniform
 
 
@@ -19,10 +19,10 @@ from sfumato.randomness import Choice, LogUniform, Uniform
     ],
 )
 def test_a_range_stands_between_numbers_and_paths_are_values(text, rule):
-    assert list(read([text], "digits", ["source", "learning_rate"], trust_code=False).values()) == [rule]
+    assert list(read_space([text], "digits", ["source", "learning_rate"], trust_code=False).values()) == [rule]
 
 
 @pytest.mark.parametrize("text", ["0.1..x", "0.1..", "log:0.1,1"])
 def test_a_range_without_two_numbers_is_refused(text):
     with pytest.raises(SfumatoError, match="are not two numbers; write a range as in log"):
-        read([f"learning-rate={text}"], "digits", ["learning_rate"], trust_code=False)
+        read_space([f"learning-rate={text}"], "digits", ["learning_rate"], trust_code=False)

@@ -31,12 +31,12 @@ def test_train_prints_six_lines_and_the_rest_with_verbose(letters, capsys):
     asked = f"train {letters} --threads 1 --device cpu"
     out, told = printed(capsys, f"{asked} --output run --json")
     assert out.count("\n") == 1, "one JSON object"
+    assert not [line for line in told if "(by rule" in line or line.startswith("note: read")]
     told = [line for line in told if line.partition(": ")[0] in SIX]
     assert [line.partition(": ")[0] for line in told] == SIX
     assert told[0] == "data: 403 training images, 3 classes, 8 x 8 pixels, grey"
     assert told[2].startswith("epsilon: 3.000 at delta 1e-05 for each single training example")
     assert told[5].endswith(": J (3 images), too few at this noise (private figures)")
-    assert not [line for line in told if "(by rule" in line or line.startswith("note: ")]
     _, told = printed(capsys, f"{asked} --output other --verbose --json")
     assert [line.partition(": ")[0] for line in told if line.partition(": ")[0] in SIX] == SIX
     for words in ("steps 60 (by rule", "learning rate", "note: read 403 training images", "--unit user covers each"):

@@ -173,8 +173,7 @@ def test_folders_become_tables_of_the_files_that_are_left(call, shown, spots_fol
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("--drop both", "--drop must be one of private, public, none"),
-        ("--resolution 64", "resolution is 64, but no backbone is given; give --backbone too"),
+        ("--resolution 64", "--resolution 64 is for --backbone; leave it out"),
     ],
 )
 def test_refusals(call, sets, options, words):

@@ -76,13 +76,8 @@ def test_a_folder_for_each_person_is_all_it_takes(workplace, call):
     photographs(Path("people"), NAMES)
     photographs(Path("people"), ["name-alone"], each=1)
     told = call(f"embed folder:people {QUICK}", status=1)
-    assert (
-        "; its folders are PATH/PERSON/IMAGE: if each class is one person, give --user-from class, as in sfumato "
-        in told
-    )
-    advised = told.strip().rpartition("as in sfumato ")[2]
-    assert advised == "embed folder:people --user-from class"
-    found = json.loads(call(f"{advised} {QUICK} --output run --json").splitlines()[-1])
+    assert "where each class is one user, --user-from class says so" in told
+    found = json.loads(call(f"embed folder:people --user-from class {QUICK} --output run --json").splitlines()[-1])
     assert "each single person, with all of their images" in found["statement"]
     call("verify run")
     source = open_source("folder:people", owner_key=owner_key(), user_from="class", open_set=True)

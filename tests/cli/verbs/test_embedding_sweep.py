@@ -79,7 +79,7 @@ def _noted(command: str, capsys) -> str:
     ("options", "refusal"),
     [
         ("--public --score-on digits", "score-on digits counts correct answers"),
-        ("--public --views 2", "--views is given, and the recipe e.toml trains embeddings"),
+        ("--public --views 2", "--views 2 is for classifiers, but the recipe e.toml trains embeddings"),
         ("--public --vary method=central,fedemb", "method central has no rounds by a plan"),
         ("", "a search on private data costs privacy, but --search is not given"),
     ],

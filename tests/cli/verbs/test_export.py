@@ -5,7 +5,6 @@ import json
 import sys
 
 import sfumato.exporting
-from sfumato.runs.directory import DONE, LEDGER
 
 
 def test_a_run_is_exported(run, call):
@@ -14,12 +13,6 @@ def test_a_run_is_exported(run, call):
     assert said["files"] == ["model.pt2", "preprocessing.json", "README.md"]
     assert said["difference"] <= 1e-5
     assert "export-torch-export" in call(f"export {run} --to torch-export")
-
-
-def test_an_unfinished_run_is_refused(run, workplace, call):
-    (workplace / run / DONE).unlink()
-    (workplace / run / LEDGER).unlink()
-    assert "is not finished" in call(f"export {run} --to torch-export", status=1)
 
 
 def test_what_is_missing_is_said_before_anything_is_imported_for_it(run, call, monkeypatch):

@@ -113,7 +113,7 @@ def test_a_public_page_has_the_total_where_its_owner_asks_for_it(call, table, qu
     assert "At least 2 runs of the owner's have used these data" in text("one/report-public.html")
     call("report one --public")
     assert "At least" not in text("one/report-public.html")
-    assert "--total is given without --public" in call("report one --total", status=1)
+    assert "--total is for --public" in call("report one --total", status=1)
 
 
 def test_an_assessment_says_when_a_budget_was_raised(call, table, quick):

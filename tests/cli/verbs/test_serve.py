@@ -1,28 +1,48 @@
 """`sfumato serve` from the command line."""
 
 import json
+import os
 import signal
-import subprocess
-import sys
+import threading
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import torch
 
+from sfumato.cli import main
 
-def test_it_says_where_serves_and_ends_in_order(run):
+
+def test_it_says_where_serves_and_ends_in_order(run, capsys, monkeypatch):
+    """By SIGTERM, as whoever runs it as a service ends it."""
     pytest.importorskip("uvicorn", reason="sfumato[serve] is not installed")
-    command = [sys.executable, "-m", "sfumato", "serve", f"{run}/model.safetensors", "--port", "0", "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        said = json.loads(process.stdout.readline())
-        with urllib.request.urlopen(f"{said['url']}/readyz") as answer:
-            assert json.load(answer) == {"status": "ready"}
-        process.send_signal(signal.SIGTERM)
-        rest, errors = process.communicate(timeout=60)
-    assert (said["key"], rest, errors) == (False, "", "")
-    assert process.returncode in (0, -signal.SIGTERM)
+    from sfumato.serving import server
+
+    found: list[Any] = []
+
+    def asked(listener) -> str:
+        def ask() -> None:
+            with urllib.request.urlopen(f"{url}/readyz") as answer:
+                found.append(json.load(answer))
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        url = address(listener)
+        threading.Thread(target=ask).start()
+        return url
+
+    address = server.address
+    monkeypatch.setattr(server, "address", asked)
+    before = signal.signal(signal.SIGTERM, lambda number, _: found.append(number))  # uvicorn raises it again at its end
+    try:
+        assert main(["serve", f"{run}/model.safetensors", "--port", "0", "--json"]) == 0
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    printed = capsys.readouterr()
+    said = json.loads(printed.out)
+    assert said["url"].startswith("http://127.0.0.1:")
+    assert (said["key"], printed.err) == (False, "")
+    assert found == [{"status": "ready"}, signal.SIGTERM]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from sfumato import features, load, open_source, owner_key
+from sfumato import load, open_source, owner_key
 from sfumato.data import BACKBONE, Cache
 from sfumato.models import read_description
 from sfumato.privacy.statements.circumstances import ORIGINS
@@ -101,9 +101,3 @@ def test_a_model_whose_features_public_images_whitened_counts_them_as_seen(call)
     about = read_description("run/model.safetensors")
     assert about is not None
     assert seen in about["trained_on"]
-
-
-def test_from_python_it_is_the_same_cache(call):
-    call(WHITENED)
-    found = features("npz:private.npz", "wrn", directory="python", whiten_by="npz:public.npz", device="cpu")
-    assert found.contents.identity == Cache("cache").contents.identity

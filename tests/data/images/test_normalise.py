@@ -48,7 +48,7 @@ def test_files_and_pillow_images_give_the_batch_form(tmp_path, monkeypatch):
 def test_it_survives_json():
     for transform in (Transform(size=9, channels=1), Transform(size=9, channels=3, mean=[0.1, 0.2, 0.3], std=2)):
         assert Transform.from_dict(json.loads(json.dumps(transform.to_dict()))) == transform
-    with pytest.raises(SfumatoError, match="a transform holds size"):
+    with pytest.raises(SfumatoError, match="a transform must hold size"):
         Transform.from_dict({"size": 9})
 
 

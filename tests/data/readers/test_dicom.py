@@ -47,14 +47,8 @@ def test_a_window_of_the_file_takes_the_values_after_their_modality(tmp_path_fac
     values = RAMP.astype(float) * slope + low
     tags = {"WindowCenter": center, "WindowWidth": width, "RescaleSlope": slope, "RescaleIntercept": low}
     dataset = pydicom.Dataset()
-    dataset.update(
-        {
-            pydicom.datadict.tag_for_keyword(name): pydicom.DataElement(
-                pydicom.datadict.tag_for_keyword(name), "DS", value
-            )
-            for name, value in tags.items()
-        }
-    )
+    for name, value in tags.items():
+        dataset.add_new(name, "DS", value)
     found = dicom._apply_window(values, dataset, "x")
     assert np.abs(found - linear(values, center, width)).max() <= 1  # at the very edge of its half-open interval
 
@@ -135,12 +129,8 @@ def test_monochrome1_is_the_inverse(tmp_path, scan):
 
 
 def test_a_table_of_values_of_interest_precedes_a_window(tmp_path, scan):
-    table = pydicom.Dataset()
-    table.LUTDescriptor = [4096, 0, 12]
-    table["LUTDescriptor"].VR = "US"
-    table.add_new("LUTData", "US", (4095 - np.arange(4096)).tolist())
     tags = {"WindowCenter": 1000, "WindowWidth": 500}
-    path = scan(tmp_path / "a.dcm", RAMP.astype(np.uint16), VOILUTSequence=pydicom.Sequence([table]), **tags)
+    path = scan(tmp_path / "a.dcm", RISING, VOILUTSequence=lookup_table(4095 - np.arange(4096), bits=12), **tags)
     assert np.array_equal(read(path)[..., 0], np.rint((4095 - RAMP) * (255 / 4095)))
 
 
@@ -193,7 +183,7 @@ def test_a_table_whose_entries_contradict_its_descriptor_is_refused_unless_a_win
     tmp_path, scan, bits, largest
 ):
     path = scan(tmp_path / "a.dcm", RISING, VOILUTSequence=lookup_table(np.linspace(0, largest, 4096), bits=bits))
-    with pytest.raises(UndeclaredError, match=f"of {bits} bits whose entries reach {largest}; declare a window"):
+    with pytest.raises(UndeclaredError, match=f"of {bits} bits that reach {largest}, but"):
         read(path)
     levels = Levels(bit_depth=12)
     assert np.array_equal(read(path, levels=levels)[..., 0], levels.apply(RISING, "x"))
@@ -258,9 +248,9 @@ def test_eight_bits_without_a_window_stay_as_they_are_and_more_are_refused(tmp_p
     eight = (RAMP // 16).astype(np.uint8)
     assert np.array_equal(read(scan(tmp_path / "a.dcm", eight))[..., 0], eight)
     for odd in ({"WindowCenter": "", "WindowWidth": ""}, {"WindowCenter": 5, "WindowWidth": 0}, {"WindowWidth": 5}):
-        with pytest.raises(UndeclaredError, match="has no window, and the values of black"):
+        with pytest.raises(UndeclaredError, match="has no window, but the values of black"):
             read(scan(tmp_path / "b.dcm", RAMP, **odd))
-    with pytest.raises(UndeclaredError, match="-160,240"):
+    with pytest.raises(UndeclaredError, match="has no window"):
         read(scan(tmp_path / "c.dcm", eight, RescaleSlope=2, RescaleIntercept=-100))
 
 
@@ -345,7 +335,7 @@ def test_a_folder_takes_dicom_by_its_mark_whatever_it_is_called(tmp_path, scan, 
     assert len(names_of(source)) == 60
     assert source.shape == (1, 8, 8)
     scan(tmp_path / "s" / "IM1", RAMP)
-    with pytest.raises(SfumatoError, match="lies outside every class folder"):
+    with pytest.raises(SfumatoError, match="is in too few folders"):
         open_source(f"folder:{tmp_path / 's'}", owner_key=key, window=(0, 4095))
 
 

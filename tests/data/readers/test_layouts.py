@@ -131,26 +131,9 @@ def test_a_column_says_which_group_a_record_belongs_to(tmp_path):
         opened(f"csv:{tmp_path}/gap.csv", groups_from="Site")
 
 
-def test_labels_that_look_like_numbers(tmp_path):
-    pictures(tmp_path, 12)
-    lines = [f"{place}.png,{place / 7:.3f}" for place in range(12)]
-    (tmp_path / "t.csv").write_text("\n".join(["path,label", *lines]))
-    with pytest.raises(SfumatoError, match=r"look like measurements \('0.000' and others\)"):
-        opened(f"csv:{tmp_path}/t.csv")
-
-
 def table(tmp_path, lines, first="path,label"):
     (tmp_path / "t.csv").write_text("\n".join([first, *lines]), encoding="utf-8")
     return f"csv:{tmp_path}/t.csv"
-
-
-def test_images_that_are_not_there_are_named_with_how_many_others(tmp_path):
-    pictures(tmp_path, 12)
-    lines = [f"{place}.png,{'ab'[place % 2]}" for place in range(20)]
-    for count, others in ((20, ", and so do 7 other lines (15, 16, 17, 18, 19, ...)"), (13, "")):
-        with pytest.raises(SfumatoError, match="line 14 of") as refusal:
-            opened(table(tmp_path, lines[:count]))
-        assert f"/12.png', which does not exist{others}; correct the path" in str(refusal.value)
 
 
 def test_tables_as_other_programs_write_them(tmp_path):

@@ -139,16 +139,14 @@ def test_a_damaged_file_and_a_failed_download_are_said(tmp_path, key, monkeypatc
     write_set(tmp_path / "MNIST" / "raw", 10)
     file = tmp_path / "MNIST" / "raw" / "train-images-idx3-ubyte"
     file.write_bytes(file.read_bytes()[:500])
-    with pytest.raises(SfumatoError, match=r"torchvision:MNIST could not be read in .*; delete"):
+    with pytest.raises(SfumatoError, match=r"torchvision:MNIST could not be read in .*; pass download=True"):
         open_source("torchvision:MNIST", owner_key=key, root=str(tmp_path))
 
     def fail(*_, **__):
         raise RuntimeError("Error downloading\nno route")
 
     monkeypatch.setattr(datasets.MNIST, "download", fail)
-    with pytest.raises(
-        SfumatoError, match=r"could not be downloaded into .* \(Error downloading no route\); check the conn"
-    ):
+    with pytest.raises(SfumatoError, match=r"could not be read in .* \(Error downloading no route\); check the conn"):
         open_source("torchvision:MNIST", owner_key=key, root=str(tmp_path), download=True)
 
 

@@ -1,6 +1,7 @@
 """Wrapped models, and models that return objects: refused by name, or unwrapped."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 import torch
@@ -76,7 +77,7 @@ class Around(nn.Module):
 
 
 @pytest.mark.parametrize("kind", [lambda: Classifier(4, 3), Around])
-def test_logits_and_the_models_own_loss_give_the_plain_gradients(kind):
+def test_logits_and_losses_of_each_kind_give_the_plain_gradients(kind):
     model, plain = kind(), nn.Linear(4, 3)
     plain.load_state_dict({name[-len(name.rpartition(".")[2]) :]: value for name, value in model.state_dict().items()})
     expected = ClippedGradient(plain, functional.cross_entropy)(INPUTS, TARGETS)
@@ -85,7 +86,13 @@ def test_logits_and_the_models_own_loss_give_the_plain_gradients(kind):
     named = {"inputs": INPUTS, "labels": TARGETS}
     own = ClippedGradient(model, loss_of_model, template=(named, TARGETS))
     own.self_check()
-    for found in (of_logits(INPUTS, TARGETS), own(named, TARGETS)):
+    others = (
+        nn.CrossEntropyLoss(),
+        partial(functional.cross_entropy, label_smoothing=0.0),
+        lambda outputs, targets: functional.cross_entropy(outputs.logits, targets),  # which gets all of the output
+    )
+    of_others = [ClippedGradient(model, loss)(INPUTS, TARGETS) for loss in others]
+    for found in (of_logits(INPUTS, TARGETS), own(named, TARGETS), *of_others):
         torch.testing.assert_close(found.norms, expected.norms)
         for one, other in zip(found.gradients.values(), expected.gradients.values(), strict=True):
             torch.testing.assert_close(one, other)

@@ -1,6 +1,5 @@
 """Losses that cannot be computed for one example alone, and models from other libraries."""
 
-from dataclasses import dataclass
 from functools import partial
 
 import pytest
@@ -92,37 +91,6 @@ def test_a_module_inside_that_was_compiled_by_itself_is_named():
     for model, name in ((inside, "'0'"), (in_place, "''")):
         with pytest.raises(SfumatoError, match=f"module {name} of the model was compiled"):
             ClippedGradient(model, functional.cross_entropy)
-
-
-@dataclass
-class Output:
-    """An output object like those of transformers."""
-
-    logits: torch.Tensor
-
-
-class Classifier(nn.Linear):
-    """A model that returns objects."""
-
-    def forward(self, inputs):
-        return Output(super().forward(inputs))
-
-
-Classifier.__module__ = "transformers.models.none"
-
-
-def test_torchs_losses_get_the_logits_of_a_model_of_transformers_and_others_get_all():
-    model, inputs, targets = Classifier(4, 3), torch.randn(5, 4), torch.arange(5) % 3
-    plain = nn.Linear(4, 3)
-    plain.load_state_dict(model.state_dict())
-    expected = ClippedGradient(plain, functional.cross_entropy)(inputs, targets).gradients
-    for loss in (
-        functional.cross_entropy,
-        nn.CrossEntropyLoss(),
-        partial(functional.cross_entropy, label_smoothing=0.0),
-        lambda outputs, targets: functional.cross_entropy(outputs.logits, targets),
-    ):
-        torch.testing.assert_close(ClippedGradient(model, loss)(inputs, targets).gradients, expected)
 
 
 SUMS = {

@@ -7,14 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from sfumato import _devices
-from sfumato._checks import SfumatoError
-from sfumato.gradients import ClippedGradient
+from sfumato import ClippedGradient, SfumatoError, _devices
 from sfumato.gradients.checks import selfcheck
 from sfumato.gradients.checks.selfcheck import _Answer, _repeats
 from sfumato.gradients.sites.conv import ConvSite
-from sfumato.gradients.sites.linear import OuterProduct
 from sfumato.gradients.use import Instantiated
+from sfumato.models.losses import LOSSES
 
 
 def net():
@@ -42,13 +40,6 @@ def test_a_wrong_bias_is_refused_by_name(monkeypatch):
     monkeypatch.setattr(ConvSite, "backward", backward)
     with pytest.raises(SfumatoError, match=r"parameter '0\.bias' differs from the plain computation"):
         ClippedGradient(net(), F.cross_entropy).self_check((1, 8, 8))
-
-
-def test_a_norm_that_is_too_small_is_refused(monkeypatch):
-    right = OuterProduct.squared_norms
-    monkeypatch.setattr(OuterProduct, "squared_norms", lambda self: 0.98 * right(self))
-    with pytest.raises(SfumatoError, match=r"differs from the plain computation|gradient norm"):
-        ClippedGradient(net(), F.cross_entropy, max_norm=1e-3).self_check((1, 8, 8))
 
 
 class Unsteady:
@@ -93,12 +84,6 @@ def test_a_norm_beside_nothing_is_rounding_as_far_as_the_other_norms_say(own, ri
         selfcheck._compare_answers(answer(own), exact, exact, 1e-6, whole=2**0.5)
 
 
-def test_a_loss_that_is_a_sum_over_views_is_refused():
-    gradient = ClippedGradient(net(), lambda o, t: F.cross_entropy(o, t, reduction="sum"))
-    with pytest.raises(SfumatoError, match="is a sum over its first axis"):
-        gradient.self_check((1, 8, 8))
-
-
 def test_unusual_outputs_need_targets():
     gradient = ClippedGradient(nn.Linear(4, 3), lambda o, t: (o - t).square().mean())
     gradient.self_check((4,), targets=torch.randn(5, 3))
@@ -136,3 +121,35 @@ def test_gradients_may_cancel():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Embedding(3, 4), nn.Flatten(), nn.Linear(8, 2))
     ClippedGradient(model, F.cross_entropy).self_check(torch.ones(2, dtype=torch.int64), targets=torch.tensor([0, 1]))
+
+
+class Coarse(nn.Linear):
+    """Enables autocast in its forward pass."""
+
+    def forward(self, inputs):
+        with torch.autocast("cpu", torch.bfloat16):
+            return super().forward(inputs).to(inputs.dtype)
+
+
+@pytest.mark.parametrize("views", [1, 2])
+def test_it_is_named_with_the_option_that_is_there(views):
+    with pytest.raises(SfumatoError, match=r"computes in bfloat16 in its forward pass.*precision=bfloat16"):
+        ClippedGradient(Coarse(20, 3), F.cross_entropy, views=views).self_check((20,))
+
+
+def test_a_self_check_under_autocast_is_named():
+    gradient = ClippedGradient(nn.Linear(20, 3), F.cross_entropy)
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(SfumatoError, match="call it outside"):
+        gradient.self_check((20,))
+    gradient.self_check((20,))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert gradient(torch.randn(4, 20), torch.arange(4) % 3).norms.dtype == torch.float64
+
+
+def test_labels_that_are_surely_right_pass_the_check():
+    """True of synthetic examples of a huge scale, for some initial weights; the rest of their gradient is rounding."""
+    for seed in range(6):
+        torch.manual_seed(seed)
+        model = nn.Sequential(nn.Flatten(), nn.Linear(36, 2))
+        gradient = ClippedGradient(model, LOSSES["multilabel"], max_norm=1.0)
+        gradient.self_check((1, 6, 6), targets=torch.tensor([[0, 0], [0, 1], [1, 0], [1, 1]]))

@@ -11,7 +11,7 @@ from sfumato.gradients.sites.conv import ConvKernel, Geometry
 from sfumato.gradients.sites.forms import Factored, Tiled
 from sfumato.gradients.use import RowMap
 
-quick = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 
 

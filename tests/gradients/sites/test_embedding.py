@@ -12,7 +12,7 @@ from sfumato.gradients import ClippedGradient
 from sfumato.gradients.sites.embedding import EmbeddingSite, RowsUse
 from sfumato.gradients.use import Exact, Instantiated, RowMap
 
-quick = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 class Words(nn.Module):
@@ -147,33 +147,20 @@ def test_a_table_that_is_a_function_of_parameters(compare):
 
 
 @pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
-def test_scaling_by_frequency_is_refused(kind):
+@pytest.mark.parametrize("option", [{"scale_grad_by_freq": True}, {"max_norm": 1.0}], ids=str)
+def test_scaling_by_frequency_and_renormalising_as_a_function_are_refused(kind, option):
+    function = {nn.Embedding: F.embedding, nn.EmbeddingBag: F.embedding_bag}[kind]
+
     class Model(nn.Module):
         def __init__(self):
             super().__init__()
-            self.table = kind(4, 3, scale_grad_by_freq=True)
+            self.weight = nn.Parameter(torch.randn(4, 3))
 
         def forward(self, indices):
-            return self.table(indices).reshape(len(indices), -1)
+            return function(indices, self.weight, **option).reshape(len(indices), -1)
 
-    gradient = ClippedGradient(Model(), F.cross_entropy)
-    with pytest.raises(SfumatoError, match="scale_grad_by_freq"):
-        gradient(torch.randint(4, (2, 2)), torch.arange(2))
-
-
-@pytest.mark.parametrize("function", [F.embedding, F.embedding_bag])
-def test_renormalising_as_a_function_is_refused(function):
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.table = nn.Parameter(torch.randn(4, 3))
-
-        def forward(self, indices):
-            return function(indices, self.table, max_norm=1.0).reshape(len(indices), -1)
-
-    gradient = ClippedGradient(Model(), F.cross_entropy)
-    with pytest.raises(SfumatoError, match="max_norm"):
-        gradient(torch.randint(4, (2, 2)), torch.arange(2))
+    with pytest.raises(SfumatoError, match=next(iter(option))):
+        ClippedGradient(Model(), F.cross_entropy)(torch.randint(4, (2, 2)), torch.arange(2))
 
 
 # The form by itself, against a dense gradient.
@@ -224,13 +211,6 @@ def test_a_clipped_example_never_exceeds_its_norm(rows, scale):
     for form in [exact] if torch.isinf(use.squared_norms()) else [use, exact]:
         factor = form.squared_norms().rsqrt().clamp_max(1)
         assert min(1, size) * (1 - 1e-5) <= form.weighted_sum(factor).double().norm() <= 1 + 1e-6
-
-
-def test_a_factor_that_float32_cannot_hold_loses_no_digits():
-    use = Exact(RowsUse.from_indices(torch.randint(50, (1, 40)), torch.randn(1, 40, 8) * 1e35, (50, 8)).instantiate())
-    for bound in (1e-4, 1e-7, 1e-10):
-        total = use.weighted_sum(bound * use.squared_norms().rsqrt()).double().norm()
-        assert bound * (1 - 1e-5) <= total <= bound * (1 + 1e-6)
 
 
 def test_an_excluded_example_is_never_multiplied():

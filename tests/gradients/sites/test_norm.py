@@ -11,7 +11,7 @@ from sfumato.gradients import ClippedGradient
 from sfumato.gradients.sites.layer_norm import RowNormSite
 from sfumato.gradients.sites.norm import ChannelNormSite
 
-quick = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+quick = settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 KINDS = ("group", "instance", "batch", "layer", "rms")
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sfumato.gradients import products
@@ -39,7 +39,6 @@ def terms(use: TokenGram, factors: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
-@settings(max_examples=40)
 @given(
     kind=st.sampled_from(KINDS),
     shape=st.tuples(st.just(500), st.integers(1, 20), st.integers(1, 40), st.integers(1, 40)),

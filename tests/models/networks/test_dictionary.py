@@ -114,6 +114,6 @@ def test_a_share_of_wavelets_that_is_none_is_refused(share):
 
 
 def test_too_small_images_are_refused_with_what_to_take():
-    with pytest.raises(SfumatoError, match=f"at least {SMALLEST} pixels") as refused:
+    with pytest.raises(SfumatoError, match=f"at least {SMALLEST}, got") as refused:
         create("dictionary", classes=2, channels=1, size=SMALLEST - 1)
     assert "scattering" in refused.value.remedy

@@ -41,20 +41,6 @@ def test_it_has_the_published_number_of_parameters(name, count):
     assert sum(parameter.numel() for parameter in model.parameters()) == count
 
 
-def test_its_bias_is_that_of_an_lstm_with_one():
-    model = made(SPELLINGS[0])
-    plain = nn.LSTM(3, 4, batch_first=True).double()
-    weight = model.lstm.weight_ih_l0.detach()
-    with torch.no_grad():
-        plain.weight_ih_l0.copy_(weight[:, :-1])
-        plain.bias_ih_l0.copy_(weight[:, -1])
-        plain.bias_hh_l0.zero_()
-        plain.weight_hh_l0.copy_(model.lstm.weight_hh_l0)
-    inputs, _ = texts([5, 2])
-    expected = model.head(model.projection(plain(model.embedding(inputs))[0]))
-    torch.testing.assert_close(model(inputs), expected)
-
-
 def test_it_starts_as_published():
     torch.manual_seed(0)
     model = create_for_texts("lstm", classes=500, vocabulary=500, length=20, next_words=True)

@@ -15,7 +15,7 @@ from torchvision import models as torchvision_models
 from sfumato import open_source, pretrain
 from sfumato._checks import SfumatoError
 from sfumato.models import Architecture, build_backbone, create, load_backbone, whitened
-from sfumato.models.backbone import LEAST_SHRINKAGE, shrinkage, whitening
+from sfumato.models.backbone import shrinkage, whitening
 
 NETWORKS = [
     ("torchvision:squeezenet1_0", 64, 512),
@@ -84,15 +84,14 @@ def test_timm_says_what_its_networks_expect(tmp_path):
             {},
             "cannot be given checkpoint_path=w.pth, num_classes=2",
         ),
-        ("nowhere", {}, "nor a finished run; write timm:nowhere for the network, or correct the path"),
-        ("runs/a", {"weights": "w.safetensors"}, "nor a finished run; correct the path of the run"),
+        ("nowhere", {}, "nor a finished run; write timm:nowhere or torchvision:nowhere for a network"),
         ("torchvision:resnet18", {"resolution": 0}, "resolution must be at least 1"),
         (
             "torchvision:resnet18",
             {"resolution": 400, "resize": 384},
-            "resize is 384, and the crop of 400 pixels is larger than that; give at least 400, or a smaller resolution",
+            "resize must be at least 400, got 384; give at least the resolution, or a smaller resolution",
         ),
-        ("torchvision:resnet18", {"weights": "none.safetensors"}, "weights 'none.safetensors' are no file"),
+        ("torchvision:resnet18", {"weights": "none.safetensors"}, "none.safetensors does not exist"),
     ],
 )
 def test_refusals_say_what_to_do(name, options, words):
@@ -101,7 +100,7 @@ def test_refusals_say_what_to_do(name, options, words):
 
 
 def test_a_network_that_gives_no_vectors_is_refused():
-    with pytest.raises(SfumatoError, match="fails on images of 3 x 2 x 2"):
+    with pytest.raises(SfumatoError, match="does not map images of 3 x 2 x 2 to one vector each"):
         build_backbone(Architecture(name="torchvision:squeezenet1_0", size=2))
 
 
@@ -134,16 +133,6 @@ def test_public_features_get_the_identity_as_their_shrunken_second_moment(images
     torch.testing.assert_close(map_ @ shrunken @ map_, torch.eye(width, dtype=torch.float64), atol=1e-4, rtol=0)
     torch.testing.assert_close(map_, map_.T)
     torch.testing.assert_close(half @ half / map_.norm(), map_ / map_.norm(), atol=1e-4, rtol=0)
-
-
-def test_many_images_give_the_identity_up_to_the_least_shrinkage():
-    features = torch.randn(50_000, 4, generator=torch.Generator().manual_seed(0)) @ torch.diag(
-        torch.tensor([1, 2, 3, 4.0])
-    )
-    assert shrinkage(50_000, 4) == LEAST_SHRINKAGE
-    moment = features.T.double() @ features.double() / len(features)
-    white = features @ whitening(moment, images=len(features), power=1)
-    torch.testing.assert_close(white.T @ white / len(features), torch.eye(4), atol=0.3, rtol=0)
 
 
 @pytest.mark.parametrize(

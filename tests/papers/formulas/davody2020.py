@@ -4,8 +4,6 @@ Gradients are taken by complex steps: f(theta + i h) has the imaginary part h f'
 so that what is compared with the package's gradients is the printed formula alone, and no derivation of ours.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """The formulas of De et al. 2022, arXiv 2204.13650, in NumPy and float64, as printed: the update and what it is of."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The audit of De et al. 2022, arXiv 2204.13650, appendix A.2, in NumPy and float64: from densities and counts."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The formulas of De et al. 2022, arXiv 2204.13650, and of the networks that it takes, in NumPy and float64."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

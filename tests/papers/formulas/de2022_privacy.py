@@ -1,7 +1,5 @@
 """The accounting of De et al. 2022, arXiv 2204.13650, in NumPy and float64: from densities, without an accountant."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What the package expects of libraries, in NumPy and float64."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The formulas of Mehta et al. 2022, arXiv 2205.02973, in NumPy and float64, as printed or as it cites them."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The formulas of Shejwalkar et al. 2022, arXiv 2210.01864, and of DP-FTRL, which it trains with, in NumPy."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

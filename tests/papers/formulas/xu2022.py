@@ -4,8 +4,6 @@ What the paper leaves to those that it cites is as these print it: Andrew et al.
 al. 2017 for triplets, Canonne et al. 2020 for RDP, Bun and Steinke 2016 for zCDP.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 

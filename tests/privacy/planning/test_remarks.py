@@ -85,23 +85,12 @@ def test_classes_that_the_noise_hides_are_those_below_the_fewest_images_that_tri
     assert named.endswith("c10 (10 images), and 9 more")
 
 
-@pytest.mark.parametrize(
-    ("steps", "told"),
-    [
-        (30, "30 steps take 30 of 60 bins: the examples of the other 30 take no part"),
-        (60, None),
-        (61, "61 steps are 1 turn of 60 bins and 1 more: examples of the first 1 take part 2 times"),
-        (120, None),
-        (150, "150 steps are 2 turns of 60 bins and 30 more.*; 120 steps would be even"),
-        (601, None),
-    ],
-)
-def test_steps_that_are_no_whole_turns_are_named(steps, told):
+def test_examples_that_no_step_reaches_are_named():
     rule = FixedOrder(batch_size=50, assignment="position")
-    plan = replace(by_rule(3000), participation=rule, steps=steps, adjacency="zero-out")
-    found = remarks.uneven_turns_note(plan)
-    assert found is None if told is None else re.match(told, found or "")
-    assert remarks.uneven_turns_note(replace(by_rule(3000), steps=steps)) is None
+    for steps, told in ((30, "30 of 60 bins take part: the examples of the other 30 are not used"), (60, None)):
+        plan = replace(by_rule(3000), participation=rule, steps=steps, adjacency="zero-out")
+        assert remarks.unused_examples_note(plan) == told
+        assert remarks.unused_examples_note(replace(by_rule(3000), steps=steps)) is None
 
 
 def test_noise_that_is_longer_than_all_updates_can_be_together_is_named():

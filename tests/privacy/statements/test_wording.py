@@ -7,7 +7,7 @@ import pytest
 
 from sfumato import Ledger, PrivacyPlan, SfumatoError, Statement
 from sfumato.privacy import Circumstances, User, group_epsilon
-from sfumato.privacy.ledger import Entry, Record, read
+from sfumato.privacy.ledger import read
 from sfumato.privacy.statements.display import rounded_up
 from sfumato.privacy.statements.wording import ENTRY, ProcessCounts
 
@@ -122,22 +122,9 @@ def test_steps_are_found_between_such_lines(ledger):
     assert [ledger.step_entry(steps) for steps in range(4)] == paid
 
 
-@pytest.mark.parametrize(
-    "body", [{}, {"processes": 2}, {"processes": 2, "machines": 1, "more": 0}, {"processes": 2, "machines": True}]
-)
-def test_a_line_that_says_something_else_is_refused(body):
-    plan = PrivacyPlan.calibrate(examples=200, batch_size=200, steps=2, noise_multiplier=9.0, delta=1e-3)
-    digests = ("data_commitment", "settings_commitment", "key_check", "record_commitment")
-    known = {"plan": plan.to_dict(), "plan_fingerprint": plan.fingerprint, "record_fields": []}
-    begin = Entry.after(None, "begin", {**dict.fromkeys(digests, "0" * 64), **known})
-    Record(plan, [begin, Entry.after(begin, ENTRY, {"processes": 2, "machines": 1})])
-    with pytest.raises(SfumatoError, match="line 2 of the ledger, workers, cannot stand there with its m"):
-        Record(plan, [begin, Entry.after(begin, ENTRY, body)])
-
-
 @pytest.mark.parametrize("numbers", [(1, 1), (2, 3), (2, 0), (2.0, 1), ("2", 1)])
 def test_impossible_numbers_are_refused(numbers):
-    with pytest.raises(SfumatoError, match="a run was computed by"):
+    with pytest.raises(SfumatoError, match=r"^(processes|machines) must "):
         ProcessCounts(processes=numbers[0], machines=numbers[1])
 
 

@@ -2,11 +2,8 @@
 
 from xml.etree import ElementTree
 
-import pytest
-
-from sfumato import SfumatoError
 from sfumato.report import sweep_panels
-from sfumato.report.plots.curves import _positions, check, frontiers
+from sfumato.report.plots.curves import _positions
 
 ROWS = [
     {"accuracy": 0.5 + 0.01 * number, "learning_rate": 0.1 * 1.7**number, "model": f"wrn-16-{number % 2}", "flip": True}
@@ -34,21 +31,3 @@ def test_many_numbers_stand_at_themselves_and_few_side_by_side():
     assert _positions([True, False]) == ([0.0, 1.0], ["True", "False"])
     assert _positions([("norm", "classifier"), ("all",)]) == ([0.0, 1.0], ["norm, classifier", "all"])
     assert _positions(["a" * 30])[1] == ["a" * 21 + "..."]
-
-
-def test_frontiers_are_drawn_for_each_batch_size_with_what_is_allowed():
-    point = {"noise_multiplier": 1.0, "steps": 100, "expected_epochs": 8.0, "share_of_limit": 0.7, "take": False}
-    points = [point, point | {"noise_multiplier": 2.0, "steps": 400, "expected_epochs": 32.0, "take": True}]
-    rows = [{"batch_size": size, "points": points} for size in (1024, 4096)]
-    drawn = frontiers(rows, epochs=150.0)
-    shown = {"".join(node.itertext()).strip("\u200b") for node in ElementTree.fromstring(drawn).iter()}
-    for words in ("batch size 1,024", "batch size 4,096", "flat: 95%", "150 allowed", "noise multiplier", "most steps"):
-        assert words in shown
-    assert drawn == frontiers(rows, epochs=150.0)
-
-
-@pytest.mark.parametrize(("name", "match"), [("a.png", "plot must end with .svg"), ("no/a.svg", "folder that exists")])
-def test_a_file_that_cannot_be_drawn_is_refused(name, match, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SfumatoError, match=match):
-        check(name)

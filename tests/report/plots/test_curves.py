@@ -4,7 +4,7 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import pytest
 
-from sfumato.report.plots.curves import curve, epsilon_ticks, heat_map, overconfident_from, recall_curve, roc_file
+from sfumato.report.plots.curves import curve, epsilon_ticks, heat_map, recall_curve, roc_file
 
 ROWS = [
     {"step": step, "epsilon": 0.3 * math.sqrt(step), "accuracy": step / 200, "loss": 2 - step / 100}
@@ -71,21 +71,6 @@ def test_a_heat_map_of_many_classes_is_small(classes):
     assert svg.count("data:image/png;base64,") == 1
     assert f"{classes:,} true classes" in svg
     assert len(svg) < 80_000
-
-
-@pytest.mark.parametrize(
-    ("losses", "accuracies", "step"),
-    [
-        ((0.5, 0.2, 0.4), (0.7, 0.9, 0.9), 2),
-        ((0.5, 0.006, 0.0071), (0.7, 1.0, 1.0), None),  # 150 of 150 are right
-        ((0.5, 0.2, 0.4), (0.7, 0.9, 1.0), None),
-        ((0.5, 0.01, 0.02), (0.7, 0.99, 0.99), None),  # all of it is small
-        ((0.5, 0.2, 0.4), (0.7, 0.9, 0.8), None),
-    ],
-)
-def test_a_model_becomes_surer_of_mistakes_only_where_it_makes_some(losses, accuracies, step):
-    rows = [{"step": n, "loss": a, "accuracy": b} for n, (a, b) in enumerate(zip(losses, accuracies, strict=True), 1)]
-    assert overconfident_from(rows) == step
 
 
 CURVE = [(0.0, 0.0), (0.1, 0.7), (1.0, 1.0)]

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfumato import SfumatoError
 from sfumato.privacy import gaussian_true_positive_rates
 from sfumato.privacy.statements.display import ceiling, percent_up
 from sfumato.report import RATES, Attack
@@ -49,8 +48,3 @@ def test_the_words_speak_of_the_unit():
     words = attack().description
     assert words.startswith("For every single person, with all of their images: an attacker")
     assert "all images of the other persons included, and who asks whether a person's images were used" in words
-
-
-def test_a_curve_of_other_rates_is_refused():
-    with pytest.raises(SfumatoError, match="one rate for each of 80 false alarms, got 3"):
-        attack(detections=[0.1, 0.2, 0.3])

@@ -125,7 +125,7 @@ def test_a_run_is_counted_once_however_often_it_goes_on_on_its_own_records(faces
     assert reserved() == ["a"]
     with pytest.raises(SfumatoError, match="run a is on the list of uses with another plan"):
         use("a", sigma=2.0, budget=faces)
-    with pytest.raises(SfumatoError, match="the run runs/a has another plan in the budget faces"):
+    with pytest.raises(SfumatoError, match="the run runs/a was reserved in the budget faces with another plan"):
         use("a", budget=faces, figures=0.5)
     with pytest.raises(SfumatoError, match="the run runs/a was reserved in the budget faces with other records"):
         use("a", "others", budget=faces)
@@ -160,8 +160,8 @@ def test_eight_processes_at_once_do_not_exceed_the_total(faces, use, whole):
     assert any(process.exitcode for process in processes), "some were refused"
 
 
-def test_a_plan_of_another_unit_is_refused_with_the_budgets_name(faces, use, whole):
-    with pytest.raises(SfumatoError, match="the budget faces is for each single example, but the plan for each single"):
+def test_a_plan_of_another_unit_is_refused(faces, use, whole):
+    with pytest.raises(SfumatoError, match="the budget is for each single example, but the plan for each single"):
         use("a", use=whole(unit=User()), budget=faces)
 
 

@@ -15,10 +15,9 @@ from sfumato.experiment.settings import Settings
 from sfumato.privacy import User
 from sfumato.privacy.planning.by_name import request_by_names
 from sfumato.randomness.noise import blocks
-from sfumato.runs import audit_outcomes
 from sfumato.runs import directory as names
-from sfumato.runs.audit_outcomes import AuditOutcome
 from sfumato.runs.directory import RunDirectory
+from sfumato.runs.published import AuditOutcome
 from sfumato.search.audit_subject import Residuals, Subject
 from sfumato.search.step_audit import audit_step
 from sfumato.training.conclusion import run_report
@@ -174,7 +173,7 @@ def test_the_page_and_the_record_of_a_run_have_it(one_run, tmp_path, monkeypatch
     bias = next(name for name in one_run.load().module.state_dict() if name.endswith("bias"))
     monkeypatch.setattr(*changed(lambda name, z: 0 * z if name == bias else z))
     wrong = audit_run(path, observations=30)
-    assert audit_outcomes.read(RunDirectory(path)).to_dict() == wrong.to_dict()
+    assert AuditOutcome.read(RunDirectory(path)).to_dict() == wrong.to_dict()
     page = (path / names.REPORT).read_text()
     assert "Warning: the noise is not the plan" in page
     assert f"{bias}: the noise has 0.00% of its scale" in page

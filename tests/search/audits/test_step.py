@@ -18,10 +18,10 @@ from sfumato.gradients import ClippedGradient, ClippedSum
 from sfumato.models.losses import answer_weights, multilabel_cross_entropy
 from sfumato.privacy import FullBatch, QuantileClipping, User
 from sfumato.randomness.noise.secure import SecureNoise
-from sfumato.runs import audit_outcomes
 from sfumato.runs import directory as names
 from sfumato.runs.directory import RunDirectory
 from sfumato.runs.loaded import load
+from sfumato.runs.published import AuditOutcome
 from sfumato.search.audit_subject import Subject, from_run
 from sfumato.search.step_audit import WhiteBox, audit_step, composed_epsilon
 from sfumato.training.preparation.building import noise_named
@@ -148,7 +148,7 @@ def test_a_run_is_audited_by_its_own_files_and_reads_no_data(one_run, tmp_path):
     shutil.copytree(one_run.directory, path)
     found = audit_run(path, observations=30)
     assert found.nominal == one_run.statement.epsilon
-    assert audit_outcomes.read(RunDirectory(path)).to_dict() == found.to_dict()
+    assert AuditOutcome.read(RunDirectory(path)).to_dict() == found.to_dict()
     assert "Bounds of the audit" in (path / "report.html").read_text()
     assert from_run(path).views == 2
     (path / "settings.json").unlink()

@@ -23,7 +23,7 @@ from sfumato.training.conclusion import aggregating
 from sfumato.training.preparation import resume
 from sfumato.training.preparation.clients import check, prepare
 from sfumato.training.step import PrivateStep
-from sfumato.training.steps import PrivateTrainingSteps
+from sfumato.training.steps import private_training_steps
 from tests.killed import killed
 from tests.training.clients.jobs import LINEAR, QUICK, job_of, trained, without_clients
 
@@ -95,7 +95,7 @@ def round_of(
     smaller = replace(source, train=source.train.select(kept))  # N is declared, but stays
     choices = {**QUICK, "steps": 1, "batch_size": 20, "noise_multiplier": 0.5, **further}
     job = job_of(smaller, module=Small(), **choices)
-    gradient, _ = PrivateTrainingSteps(job, RunKey.from_seed(key))(0, NoiseState(step=0))
+    gradient, _ = private_training_steps(job, RunKey.from_seed(key))(0, NoiseState(step=0))
     return {name: value.double() * job.client_count for name, value in gradient.items()}
 
 
@@ -286,7 +286,7 @@ def test_the_rule_of_kept_weights_goes_by_the_noise_that_a_round_has(source, tmp
     """Clients that hardly move leave a round its noise alone: sigma C over their number."""
     still = {"max_norm": 0.8, "delta": 1e-3, "seed": 1, "client_rate": 1e-9, "client_examples": 1}
     choices = {**QUICK, "steps": 4, **LINEAR, **still}
-    gradient, _ = PrivateTrainingSteps(job_of(source, **choices), RunKey.from_seed(2))(0, NoiseState(step=0))
+    gradient, _ = private_training_steps(job_of(source, **choices), RunKey.from_seed(2))(0, NoiseState(step=0))
     measured = torch.cat([value.flatten() for value in gradient.values()]).double().std()
     passed = {}
 

@@ -20,7 +20,7 @@ from sfumato.training.clients import NoiselessSteps
 from sfumato.training.conclusion.run_report import report
 from sfumato.training.preparation import from_record
 from sfumato.training.preparation.clients import prepare
-from sfumato.training.steps import PrivateTrainingSteps
+from sfumato.training.steps import private_training_steps
 from tests.killed import killed
 from tests.training.clients.jobs import LINEAR, QUICK, job_of, trained, without_clients
 
@@ -58,8 +58,8 @@ def test_nothing_that_it_leaves_behind_states_an_epsilon(public: Source, tmp_pat
     assert "differentially private" not in (run.directory / "report.html").read_text("utf-8")
     with pytest.raises(SfumatoError, match="trained without privacy and has no guarantee"):
         verify(run.directory)
-    with pytest.raises(SfumatoError, match="was trained without privacy; resume it with sfumato embed"):
-        from_record.job_from_record(str(run.directory), trust_code=False)
+    with pytest.raises(SfumatoError, match="was made with sfumato embed, not with sfumato train"):
+        from_record.job_from_record(str(run.directory), made_with="train")
 
 
 @pytest.mark.parametrize("choices", [ROUNDS, CENTRAL], ids=lambda choices: choices["method"])
@@ -108,7 +108,7 @@ def test_a_round_is_the_private_one_less_its_noise(public: Source, choice: dict[
     other = job_of(public, **{**choices, "method": f"{choices['method']}-noiseless"})
     other.module.load_state_dict(private.module.state_dict())
     for key in map(RunKey.from_seed, range(3)):
-        noisy, _ = PrivateTrainingSteps(private, key)(0, NoiseState(step=0))
+        noisy, _ = private_training_steps(private, key)(0, NoiseState(step=0))
         found, _ = NoiselessSteps(other, key)(0, NoiseState(step=0))
         noise = Noise(private.plan.mechanism, max_norm=0.2, key=key).add(private.gradient.zeros(), 0)
         for name, value in found.items():

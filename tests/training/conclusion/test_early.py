@@ -17,8 +17,6 @@ from sfumato.training import loop
 from sfumato.training.workers import Workers
 
 PLAN = PrivacyPlan.calibrate(examples=200, batch_size=20, steps=6, noise_multiplier=8.0, delta=1e-3)
-LOSS = nn.CrossEntropyLoss(label_smoothing=0.1)
-CODE = {"loss": LOSS, "optimizer": torch.optim.Adam}
 
 
 def module() -> nn.Module:
@@ -59,31 +57,27 @@ class Leaves(Observer):
 def unfinished(arrays, tmp_path, monkeypatch, killed_at):
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
     with killed_at(4):
-        trained(tmp_path / "run", arrays, **CODE)
+        trained(tmp_path / "run", arrays)
     return tmp_path / "run"
 
 
 def test_a_run_of_objects_is_ended_with_these(unfinished):
-    run = finish(unfinished, model=module(), **CODE)
+    run = finish(unfinished, model=module())
     assert run.steps == run.statement.circumstances.steps_taken == 3
     assert run.statement.epsilon == PLAN.epsilon() > PLAN.epsilon(steps=3)
     assert any("choice to end the run after 3 steps" in line for line in run.statement.not_covered)
     assert verify(unfinished).holds
     assert run.load(module()).predict([]).shape == (0, 4)
     with pytest.raises(SfumatoError, match=r"is finished; evaluate it \(sfumato evaluate"):
-        finish(unfinished, model=module(), **CODE)
+        finish(unfinished, model=module())
 
 
 def test_what_it_began_with_is_asked_for(unfinished):
-    missing = r"only its own code can build: {}; run that code again, .* sfumato.finish\('.*', {}=...\)"
-    with pytest.raises(SfumatoError, match=missing.format("loss, model, optimizer", "loss=..., model=..., optimizer")):
+    missing = r"only its own code can build: model; run that code again, .* sfumato.finish\('.*', model=...\)"
+    with pytest.raises(SfumatoError, match=missing):
         finish(unfinished)
-    with pytest.raises(SfumatoError, match=missing.format("optimizer", "optimizer")):
-        finish(unfinished, model=module(), loss=LOSS)
-    with pytest.raises(SfumatoError, match="differs in its code: optimizer was"):
-        finish(unfinished, model=module(), loss=LOSS, optimizer=torch.optim.SGD)
     with pytest.raises(SfumatoError, match="does not fit the model or the optimizer"):
-        finish(unfinished, model=nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Linear(8, 4)), **CODE)
+        finish(unfinished, model=nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Linear(8, 4)))
     assert (unfinished / "dice.key").exists()
 
 
@@ -93,8 +87,8 @@ def test_data_from_python_are_asked_for(spots, tmp_path, monkeypatch, killed_at)
         trained(tmp_path / "run", spots, "linear")
     with pytest.raises(SfumatoError, match=r"can build: source; .* sfumato.finish\('.*', source=...\)"):
         finish(tmp_path / "run")
-    with pytest.raises(SfumatoError, match=r"the run in .* was started without your own loss; leave it out"):
-        finish(tmp_path / "run", source=spots, loss=LOSS)
+    with pytest.raises(SfumatoError, match=r"the run in .* was started without your own model; leave it out"):
+        finish(tmp_path / "run", source=spots, model=module())
     assert finish(tmp_path / "run", source=spots).steps == 2
 
 

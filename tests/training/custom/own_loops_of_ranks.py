@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from sfumato import PrivacyPlan, SfumatoError, private_steps
+from sfumato._devices import is_distributed
 from sfumato.privacy.planning.by_name import request_by_names
 from sfumato.training import loop
 
@@ -47,10 +48,11 @@ def run(place: Path, kind: str, stop: int = 0) -> bool:
 
 
 def main(place: Path) -> None:
-    """All kinds, of which each stops once, and a resumed call of the last one when it has ended."""
+    """All kinds; several processes stop once in the last one, and call it again when it has ended."""
     for kind in KINDS:
-        with contextlib.suppress(StoppedError):
-            run(place, kind, stop=2)
+        if kind == "tree" and is_distributed():
+            with contextlib.suppress(StoppedError):
+                run(place, kind, stop=2)
         leads = run(place, kind)
     assert run(place, kind) is leads
     print("leads" if leads else "follows")

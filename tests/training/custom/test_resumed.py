@@ -120,7 +120,12 @@ def test_a_run_by_a_seed_says_so(data, tmp_path):
         assert run.statement.circumstances.seeded == (seed is not None)
 
 
-def test_a_finished_run_of_another_plan_is_refused(data, tmp_path):
-    taken(data, tmp_path / "run")
-    with pytest.raises(SfumatoError, match="differs in its plan: noise_multiplier was"):
-        begun(data, tmp_path / "run", noise_multiplier=2.0)
+@pytest.mark.parametrize("changes", [lambda model: model[0].weight.data.sub_(1.0), lambda model: None])
+def test_a_loop_that_is_left_goes_on_from_what_its_steps_made(data, tmp_path, changes):
+    """Whether or not the body has moved the weights before its `break`: then the step is taken again."""
+    run, model = begun(data, tmp_path / "cut")
+    for step in run:
+        if step.number == 2:
+            changes(model)
+            break
+    assert torch.equal(taken(data, tmp_path / "cut"), taken(data, tmp_path / "whole"))

@@ -159,9 +159,7 @@ def test_public_data_need_no_budget(tmp_path):
 
 def test_a_budget_of_another_unit_is_refused_before_anything_is_built(private, plan, tmp_path):
     set_budget("people", epsilon=8, delta=1e-5, unit="user")
-    with pytest.raises(
-        SfumatoError, match="the budget people is for each single user, but the plan for each single ex"
-    ):
+    with pytest.raises(SfumatoError, match="the budget is for each single user, but the plan for each single ex"):
         trained(private, plan, tmp_path / "run", budget="people")
 
 

@@ -18,8 +18,9 @@ from sfumato.privacy import DriftingPoisson, FixedOrder, Gaussian, Poisson, Trun
 from sfumato.randomness import owner_key
 from sfumato.runs.checkpoint import read_safetensors
 from sfumato.training import loop, steps
-from sfumato.training.parts.public_examples import PublicNormalisation
 from sfumato.training.preparation import prepare
+from sfumato.training.public_examples import PublicNormalisation
+from sfumato.training.workers import ALONE
 
 STEPS = 4
 
@@ -98,13 +99,22 @@ def test_aggregates_have_statistics_of_their_own_weights(finished, tmp_path, met
     assert verify(tmp_path / "run").holds
 
 
+class TakenApart:
+    """A step that gives back its micro-batches."""
+
+    workers = ALONE
+
+    def __call__(self, step, batches, state):
+        return batches, state
+
+
 def test_statistics_are_taken_where_each_gradient_is(source, plan, choices, tmp_path, monkeypatch):
     """At the average, where a run trains over it: not at the last weights, and not once for all steps."""
     seen, means = [], []
     of_step = steps.PrivateTrainingSteps.__call__
 
     def looking(self, step, state):
-        module = self._inputs._job.module
+        module = self.inputs._job.module
         own = {name: value.clone() for name, value in module.state_dict().items()}
         refresh(module)
         seen.append(all(torch.equal(value, own[name]) for name, value in module.state_dict().items()))
@@ -210,13 +220,14 @@ def test_records_that_are_left_out_move_no_others(source, choices, archives, tmp
     def seen(name, count):
         public = replace(choices, public_data=f"npz:{name}", public_examples=count)
         job = prepare.prepare(None, source, plan, public, threads=1, key=RunKey.from_seed(1, "test"))
-        private, found = steps.PrivateTrainingSteps(job, job.key), []
+        private, found = steps.private_training_steps(job, job.key), []
 
         def looking(key, step, participants, workers):
             found.append({job.source.train.images[row].tobytes() for row in participants})
             return []
 
-        private._inputs.micro_batches, private._step = looking, lambda step, batches, state: (batches, state)
+        private.inputs.micro_batches = looking
+        private.step = TakenApart()  # type: ignore[assignment]
         for step in range(plan.steps):
             private(step, None)
         return found
@@ -279,9 +290,12 @@ def test_a_run_does_not_go_on_with_other_public_examples(source, plan, choices, 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"public_data": None, "public_examples": 128}, "no public_data is given; give a public source"),
+        (
+            {"public_data": None, "public_examples": 128},
+            "statistics from public examples; give a public source",
+        ),
         ({"public_examples": 1000}, "has 93 training examples, but 1000 images are needed"),
-        ({"normalisation": "group"}, "normalisation group takes none; give normalisation public-batch"),
+        ({"normalisation": "group"}, "normalisation group takes none; give a public source"),
         ({"normalisation": "batch"}, "normalisation must be one of"),
         ({"public_data": "csv:texts.csv"}, "texts.csv holds texts, but 93 images are needed; give a source of images"),
         ({"public_examples": 0}, "public_examples must be at least 1"),

@@ -22,12 +22,11 @@ from sfumato.runs import directory as names
 from sfumato.runs import published as records
 from sfumato.runs.directory import RunDirectory, file_hash
 from sfumato.search import Trial
-from sfumato.training.conclusion import finish
+from sfumato.training.conclusion import finish, releases
 from sfumato.training.conclusion.run_report import report
-from sfumato.training.parts import published
 from sfumato.training.preparation.from_record import finish_early
 from sfumato.training.preparation.prepare import prepare
-from sfumato.training.preparation.start import recorded_key, recorded_performance
+from sfumato.training.preparation.start import Start
 from sfumato.training.scorers import Scorer
 
 pytestmark = pytest.mark.usefixtures("one_secret")
@@ -107,7 +106,7 @@ def released(place, table=TABLE, *, key=None, step=3, counts=COUNTS):
     """A release in a directory, with a ledger of its own."""
     place.mkdir(exist_ok=True)
     with Ledger(place / names.LEDGER) as ledger:
-        return published.release_table(
+        return releases.release_table(
             table,
             RunDirectory(place),
             ledger,
@@ -145,7 +144,7 @@ def test_the_ledger_has_the_release_before_anything_is_drawn(tmp_path, monkeypat
 
     with monkeypatch.context() as patch:
         patch.setattr(Ledger, "sync", lambda ledger: synced.append(ledger))
-        patch.setattr(published, "noisy_counts", stopping)
+        patch.setattr(releases, "noisy_counts", stopping)
         with pytest.raises(StopError):
             released(tmp_path / "run")
     assert [entry.kind for entry in ledgers.read(tmp_path / "run" / names.LEDGER)] == [records.ENTRY]
@@ -196,22 +195,22 @@ def test_without_the_run_key_nothing_is_released(tmp_path):
     place.mkdir()
     given = {"classes": ("no", "yes"), "key": None}
     with Ledger(place / names.LEDGER) as ledger:
-        assert published.release_table(TABLE, RunDirectory(place), ledger, 3, COUNTS, **given) is None
+        assert releases.release_table(TABLE, RunDirectory(place), ledger, 3, COUNTS, **given) is None
         assert not ledger.entries
         ledger.append(records.ENTRY, records.body(TABLE, 3))
         with pytest.raises(SfumatoError, match="the run key is lost"):
-            published.release_table(TABLE, RunDirectory(place), ledger, 3, COUNTS, **given)
+            releases.release_table(TABLE, RunDirectory(place), ledger, 3, COUNTS, **given)
 
 
 @pytest.mark.parametrize("classes", [2, 20])
 def test_a_record_is_in_one_cell(classes):
     table, generator = NoisyTable(epsilon=1.0, classes=classes), np.random.default_rng(0)
     labels, predicted = generator.integers(classes, size=(2, 50))
-    whole = published.count_cells(table, labels, predicted)
+    whole = releases.count_cells(table, labels, predicted)
     assert (whole.sum(), whole.shape) == (50, table.shape)
     for place in range(50):
         rest = np.arange(50) != place
-        change = whole - published.count_cells(table, labels[rest], predicted[rest])
+        change = whole - releases.count_cells(table, labels[rest], predicted[rest])
         assert change.sum() == change.max() == 1
         assert change.min() == 0
     right = whole.trace() if classes == 2 else whole[:, 1].sum()
@@ -267,10 +266,8 @@ def test_a_run_whose_figures_were_published_early_takes_no_further_step(
     run = RunDirectory(tmp_path / "run")
 
     def job():
-        return prepare(
-            None, private, plan, SETTINGS, keep=0, report_epsilon=2.5, recorded=recorded_performance(run),
-            key=recorded_key(run), threads=1, device="cpu",
-        )  # fmt: skip
+        start = Start.for_run(run, threads=1, device="cpu")
+        return prepare(None, private, plan, SETTINGS, start, keep=0, report_epsilon=2.5)
 
     with monkeypatch.context() as patch:
         patch.setattr(finish, "close", stopping)
@@ -362,9 +359,9 @@ def of_persons(source) -> PrivacyPlan:
 
 def counted(source, place, patch):
     """The exact counts behind the table that a run for persons publishes."""
-    seen, count = [], published.count_cells
+    seen, count = [], releases.count_cells
     with patch.context() as inside:
-        inside.setattr(published, "count_cells", lambda *given: seen.append(count(*given)) or seen[-1])
+        inside.setattr(releases, "count_cells", lambda *given: seen.append(count(*given)) or seen[-1])
         run = trained(source, of_persons(source), place)
     return run, seen[0]
 
@@ -467,10 +464,10 @@ def test_a_record_moves_one_count_whatever_a_model_makes_of_a_batch(private, pla
     whole = replace(private.test, images=images)
     plan = replace(plan, steps=1)
     seen = []
-    counted = published.count_cells
+    counted = releases.count_cells
     monkeypatch.setattr(finish, "report", lambda *_, **__: "")
     monkeypatch.setattr(
-        published, "count_cells", lambda *given, **others: seen.append(counted(*given, **others)) or seen[-1]
+        releases, "count_cells", lambda *given, **others: seen.append(counted(*given, **others)) or seen[-1]
     )
     for name, part in (("whole", whole), ("less", whole.select(np.arange(len(whole)) > 0))):
         source = replace(private, test=part)

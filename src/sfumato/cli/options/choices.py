@@ -13,7 +13,7 @@ from sfumato._checks import SfumatoError
 from sfumato._choices import all_optional, choices_of
 from sfumato.cli.options import recipe
 from sfumato.cli.options.run_options import DeviceOptions, EndsWithJson, ObserverOptions
-from sfumato.cli.parser import argument, numbers, option
+from sfumato.cli.parser import argument, numbers, option, refuse_given
 from sfumato.cli.registry import name_of
 from sfumato.data.declared import Declared, Labels, Loading, People, Pixels, Texts
 from sfumato.data.paths import stem_of
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from sfumato.observers.progress import Progress
     from sfumato.runs.directory import RunDirectory
     from sfumato.search import Trial
-    from sfumato.training.preparation.trial import AnyTrial
 
 NOT_IN_RECIPES = (
     *("what", "json", "copy", "verbose", "dry_run", "seeds", "title", "trust_code", "tensorboard", "track"),
@@ -63,7 +62,7 @@ class NewRunChoices(EndsWithJson, DeviceOptions, SourceChoices):
     trust_code: bool = False
     """Run the code that a recipe, a run or its weights name as their model (package:function)."""
 
-    def trial(self) -> AnyTrial:
+    def trial(self) -> Trial:
         """The requested training."""
         raise NotImplementedError
 
@@ -97,11 +96,7 @@ class NewRunChoices(EndsWithJson, DeviceOptions, SourceChoices):
         from sfumato.experiment.client_choices import unused_choices
 
         if not recipe.is_recipe(spec):
-            if self.source is not None:
-                raise SfumatoError(
-                    f"--source {self.source} and the source {spec} are both given",
-                    "leave out --source, which is for recipes",
-                )
+            refuse_given(f"is for recipes, but {spec} is a source", source=self.source)
             refuse_absent(spec)
             return replace(self, source=spec)
         names = {field.name for field in fields(self)} - set(NOT_IN_RECIPES)
@@ -241,7 +236,9 @@ class PrivateRun(ObserverOptions, SharedWork, NewRunChoices):
         from sfumato.cli.output import search_output, training_output
 
         if self.budgets is None and self.dry_run:
-            raise SfumatoError("--seeds and --dry-run are both given", "leave --seeds out to see the cost of one run")
+            refuse_given(
+                "and --dry-run are both given", "leave --seeds out to see the cost of one run", seeds=self.seeds
+            )
         chosen, budgets = self.resolved(), self.budgets
         base = Path(self.output or f"runs/{stem_of(self.what)}-{'seeds' if budgets is None else 'budgets'}")
         if budgets is None:
@@ -265,11 +262,8 @@ class PrivateRun(ObserverOptions, SharedWork, NewRunChoices):
 
     def check_processes(self) -> None:
         """Refuse several processes for anything but one private run."""
-        for feature, value in {"several budgets": self.budgets, "--seeds": self.seeds}.items():
-            if value is not None:
-                raise SfumatoError(
-                    f"several processes can only train one private run, got {feature}", "use one process"
-                )
+        several = {"epsilon": self.budgets, "seeds": self.seeds}
+        refuse_given("means several runs, but several processes train one", "use one process", **several)
 
     def resolved(self) -> Self:
         """These options, completed by those of the recipe. Refuses unreadable input before slow imports."""
@@ -282,7 +276,7 @@ class PrivateRun(ObserverOptions, SharedWork, NewRunChoices):
             )
         return self.with_recipe(self.what)
 
-    def trial_for_epsilon(self, epsilon: float) -> AnyTrial:
+    def trial_for_epsilon(self, epsilon: float) -> Trial:
         """The training for one budget. The recipe may have a row for it."""
         return replace(self, epsilon=epsilon).resolved().trial()
 

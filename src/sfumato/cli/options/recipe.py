@@ -169,10 +169,8 @@ def table_of(recipe: str) -> dict[str, Any]:
         text = regular_file(_path(recipe)).read_bytes()
     try:
         return tomllib.loads(text.decode("utf-8"))
-    except RecursionError:
-        raise SfumatoError(f"the recipe {recipe} is nested too deeply", "write it with fewer brackets") from None
-    except ValueError as error:  # not UTF-8, not TOML, or a number with too many digits
-        reason = str(error).partition(";")[0]
+    except (RecursionError, ValueError) as error:  # not UTF-8, not TOML, nested too deeply, or too many digits
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error).partition(";")[0]
         raise SfumatoError(f"the recipe {recipe} is not valid TOML ({reason})", "correct that place") from None
 
 
@@ -182,20 +180,10 @@ def _path(recipe: str) -> str | Path:
     name, built_in = recipe.removeprefix(SCHEME), names()
     if name not in built_in:
         neighbours = [other for other in built_in if "/" in name and other.startswith(f"{name.partition('/')[0]}/")]
-        near = difflib.get_close_matches(name, built_in, n=3, cutoff=0.7) or neighbours or _overview(built_in)
-        raise SfumatoError(f"no recipe is called {name!r}", f"give recipe: and one of {', '.join(near)}")
+        near = difflib.get_close_matches(name, built_in, n=3, cutoff=0.7) or neighbours
+        remedy = f"give recipe: and one of {', '.join(near)}" if near else "take one of docs/recipes.md"
+        raise SfumatoError(f"no recipe is called {name!r}", remedy)
     return FOLDER / f"{name}.toml"
-
-
-def _overview(built_in: Collection[str]) -> list[str]:
-    """The recipes outside folders, and one recipe of each folder.
-
-    >>> _overview(["a/x", "a/y", "digits"])
-    ['digits', 'a/x and others of a']
-    """
-    folders = {name.partition("/")[0]: name for name in reversed([*built_in]) if "/" in name}
-    alone = [name for name in built_in if "/" not in name]
-    return [*alone, *(f"{name} and others of {folder}" for folder, name in sorted(folders.items()))]
 
 
 def _rows(recipe: str, data: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from sfumato._checks import one_of, positive_integer
 from sfumato.cli.parser import argument, option
 
 if TYPE_CHECKING:
-    from sfumato.observers.observer import Observer
+    from sfumato.observers.observer import Observer, TensorBoard
     from sfumato.observers.progress import Progress, ProgressBars
     from sfumato.runs.directory import RunDirectory
 
@@ -32,7 +32,7 @@ class EndsWithJson:
 
     def progress_bars(self, **keywords: Any) -> ProgressBars:
         """Progress on standard error, in which options replace the names of arguments."""
-        from sfumato.cli.output.refusals import with_option_names
+        from sfumato.cli.running import with_option_names
         from sfumato.observers.progress import ProgressBars
 
         return ProgressBars(spelt=partial(with_option_names, verb=self), **keywords)
@@ -67,7 +67,7 @@ class ThreadsOption:
 
         from sfumato.training.preparation.prepare import default_threads
 
-        count = default_threads() if self.threads is None else positive_integer("threads", self.threads)
+        count = default_threads() if self.threads is None else positive_integer(threads=self.threads)
         torch.set_num_threads(count)
 
 
@@ -91,27 +91,28 @@ class ObserverOptions:
 
     def check_observers(self) -> None:
         """Refuse TensorBoard or a tracker that is not installed, before any data are read."""
-        if self.tensorboard:
-            from sfumato.observers.observer import TensorBoard
-
-            TensorBoard.require_installed()
-        if self.track is not None:
-            from sfumato.observers.trackers import TRACKERS
-
-            one_of("track", self.track, tuple(TRACKERS))
-            TRACKERS[self.track].require_installed()
+        for kind in (*self._tensorboard, *self._tracker):
+            kind.require_installed()
 
     def observers(self, run: RunDirectory, progress: Progress, *, public: bool) -> tuple[Observer, ...]:
         """The requested observers, in addition to the progress bar."""
-        observers: list[Observer] = []
-        if self.tensorboard:
-            from sfumato.observers.observer import TensorBoard
+        if self.tensorboard and not public:
+            progress.report("note: --tensorboard writes exact figures of private data, which are for you alone")
+        boards = [kind(run.path / "tensorboard") for kind in self._tensorboard]
+        return *boards, *(kind(run.path, public=public, report=progress.report) for kind in self._tracker)
 
-            if not public:
-                progress.report("note: --tensorboard writes exact figures of private data, which are for you alone")
-            observers.append(TensorBoard(run.path / "tensorboard"))
-        if self.track is not None:
-            from sfumato.observers.trackers import TRACKERS
+    @property
+    def _tensorboard(self) -> list[type[TensorBoard]]:
+        if not self.tensorboard:
+            return []
+        from sfumato.observers.observer import TensorBoard
 
-            observers.append(TRACKERS[self.track](run.path, public=public, report=progress.report))
-        return tuple(observers)
+        return [TensorBoard]
+
+    @property
+    def _tracker(self) -> list[Any]:
+        if self.track is None:
+            return []
+        from sfumato.observers.trackers import TRACKERS
+
+        return [TRACKERS[one_of(tuple(TRACKERS), track=self.track)]]

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sfumato.report import Evaluation, MultilabelEvaluation, WordEvaluation
-
-PARTS = ("test", "train", "all")
-"""Values of `part`."""
+    from sfumato.report import Evaluation
 
 
 def class_figures(measured: Evaluation, classes: Sequence[str]) -> dict[str, Any]:
@@ -28,19 +25,7 @@ def class_figures(measured: Evaluation, classes: Sequence[str]) -> dict[str, Any
         "images_with_label_sets": None,
     }
     shift = largest_shift(measured.confusion, classes)
-    return figures if shift is None else figures | {"shift": shift.data}
-
-
-def label_figures(measured: MultilabelEvaluation) -> dict[str, Any]:
-    """The figures of a classifier with several labels for each record."""
-    return measured.to_dict() | {"baseline": measured.baseline, "images": measured.examples}
-
-
-def word_figures(measured: WordEvaluation) -> dict[str, Any]:
-    """The figures of next-word prediction."""
-    from sfumato.evaluation.accuracy import finite_or_none
-
-    return measured.to_dict() | {"perplexity": finite_or_none(measured.perplexity), "images": measured.texts}
+    return figures if shift is None else figures | {"shift": shift}
 
 
 def notes(figures: Mapping[str, Any], *, weighted: bool) -> Iterator[str]:
@@ -50,8 +35,7 @@ def notes(figures: Mapping[str, Any], *, weighted: bool) -> Iterator[str]:
         weighted: whether the model was trained for declared class shares.
     """
     if "shift" in figures and not weighted:
-        shift = figures["shift"]
-        yield f"note: {Shift(shift['class'], shift['named'], shift['true']).advice}"
+        yield f"note: {shift_advice(figures['shift'])}"
     if "labels" in figures:
         yield f"note: labels with a score of at least {figures['threshold']:g} are predicted; 95% intervals"
     if "words" in figures:
@@ -62,49 +46,31 @@ def notes(figures: Mapping[str, Any], *, weighted: bool) -> Iterator[str]:
         yield "note: measured on private data without noise; no guarantee covers these figures"
 
 
-class Shift(NamedTuple):
-    """A class that a model predicts more or less often than it occurs. As private as the accuracy, since it is exact.
-
-    Args:
-        name: the class.
-        named: its share of the predictions.
-        true: its share of the records.
-    """
-
-    name: str
-    named: float
-    true: float
-
-    @property
-    def data(self) -> dict[str, Any]:
-        """As JSON-ready data."""
-        return {"class": self.name, "named": self.named, "true": self.true}
-
-    @property
-    def advice(self) -> str:
-        """What to do about it."""
-        return (
-            f"the model predicts {self.name} for {self.named:.0%}, but {self.true:.0%} are; if the class shares of the "
-            "training data are known, train with --class-prevalence"
-        )
+def shift_advice(shift: Mapping[str, Any]) -> str:
+    """What to do about a class that is predicted more or less often than it occurs."""
+    return (
+        f"the model predicts {shift['class']} for {shift['named']:.0%}, but {shift['true']:.0%} are; if the class "
+        "shares of the training data are known, train with --class-prevalence"
+    )
 
 
 LEAST_SHIFT = 0.05
 """Smallest difference of shares to report."""
 
 
-def largest_shift(confusion: Sequence[Sequence[int]], classes: Sequence[str]) -> Shift | None:
-    """The class whose share of the predictions differs most from its share of the records.
+def largest_shift(confusion: Sequence[Sequence[int]], classes: Sequence[str]) -> dict[str, Any] | None:
+    """The class whose share of the predictions (`named`) differs most from its share of the records (`true`).
 
     Returns None if no difference exceeds both `LEAST_SHIFT` and three standard deviations.
+    The result is as private as the accuracy.
 
     >>> largest_shift([[40, 60], [5, 95]], ("normal", "odd"))
-    Shift(name='odd', named=0.775, true=0.5)
+    {'class': 'odd', 'named': 0.775, 'true': 0.5}
     """
     total, shifts = sum(map(sum, confusion)), []
     for place, name in enumerate(classes if confusion else ()):
         true, named = sum(confusion[place]), sum(row[place] for row in confusion)
         wrong = true + named - 2 * confusion[place][place]  # McNemar 1947: only these contribute to the difference
         if abs(named - true) > max(LEAST_SHIFT * total, 3 * wrong**0.5):
-            shifts.append(Shift(name, named / total, true / total))
-    return max(shifts, key=lambda shift: (abs(shift.named - shift.true), shift.named - shift.true), default=None)
+            shifts.append({"class": name, "named": named / total, "true": true / total})
+    return max(shifts, key=lambda one: (abs(one["named"] - one["true"]), one["named"] - one["true"]), default=None)

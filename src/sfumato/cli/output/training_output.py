@@ -118,7 +118,7 @@ def _public_notes(run: PublicRun) -> list[Note]:
 
 def _private_lines(run: Run, data: dict[str, Any]) -> Iterator[str | None]:
     """The output of a private run: figures, guarantee, and next steps."""
-    from sfumato.cli.output.evaluation_output import largest_shift
+    from sfumato.cli.output.evaluation_output import largest_shift, shift_advice
 
     statement, mark = run.statement, "" if run.is_public else PRIVATE
     if run.steps < statement.plan.steps:
@@ -127,7 +127,7 @@ def _private_lines(run: Run, data: dict[str, Any]) -> Iterator[str | None]:
     yield from ("", *_lines_of_measures(run, data))
     shift = largest_shift(run.figures.get("confusion", ()), run.figures.get("classes", ()))
     if shift is not None and not statement.circumstances.class_prevalence:
-        yield f"               {shift.advice}{mark}"
+        yield f"               {shift_advice(shift)}{mark}"
     if few := run.figures.get("unlearnt"):
         yield f"               too few to be learnt at this noise: {counted(few)}{mark}"
     if "published" in data and data["published"]["accuracy"][0] is None:
@@ -187,10 +187,10 @@ def _other_guarantees(run: Run, data: dict[str, Any]) -> Iterator[str]:
 def seconds_of(job: PrivateJob) -> float | None:
     """How long the steps will take; None if they need more memory at once than there is."""
     from sfumato._devices import is_out_of_memory
-    from sfumato.training.preparation.estimate import estimate
+    from sfumato.training.preparation.estimate import seconds_of_steps
 
     try:
-        return estimate(job).seconds
+        return seconds_of_steps(job)
     except (MemoryError, RuntimeError) as error:  # the steps are taken in smaller pieces then
         if not is_out_of_memory(error):
             raise

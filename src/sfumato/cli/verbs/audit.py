@@ -10,11 +10,11 @@ from sfumato.cli.options import recipe
 from sfumato.cli.options.run_options import EndsWithJson
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Note
-from sfumato.cli.parser import argument, option
+from sfumato.cli.parser import argument, option, refuse_given
 
 if TYPE_CHECKING:
     from sfumato.observers.progress import Progress
-    from sfumato.runs.audit_outcomes import AuditOutcome
+    from sfumato.runs.published import AuditOutcome
     from sfumato.search.audit_subject import Subject
 
 
@@ -75,23 +75,17 @@ class Audit(EndsWithJson):
         }
         if recipe.is_recipe(self.what):
             return audit_step(self._recipe_subject(progress), **keywords)
-        if self.epsilon is not None:
-            raise SfumatoError(
-                f"--epsilon {self.epsilon:g} selects a recipe's row, but {self.what} is a run", "leave it out"
-            )
+        refuse_given(f"selects a recipe's row, but {self.what} is a run", epsilon=self.epsilon)
         return audit_run(self.what, model=self.model, **keywords)
 
     def _attack(self, shadows: int) -> int:
         """Attack the model file like an outsider. The result is for the owner only and is not stored."""
         from sfumato.search.membership import shadow_attack
 
-        others = {"--epsilon": self.epsilon, "--observations": self.observations, "--model": self.model}
-        if names := [name for name, value in others.items() if value is not None]:
-            raise SfumatoError(f"--attack {shadows} and {names[0]} are both given", f"leave {names[0]} out")
+        others = {"epsilon": self.epsilon, "observations": self.observations, "model": self.model}
+        refuse_given("and --attack are both given", **others)
         if recipe.is_recipe(self.what):
-            raise SfumatoError(
-                f"--attack {shadows} is for a model file, but {self.what} is a recipe", "name a run directory"
-            )
+            refuse_given(f"is for a model file, but {self.what} is a recipe", "name a run directory", attack=shadows)
         with self.progress_bars() as progress:
             result = shadow_attack(self.what, shadows, progress=progress)
         console.show({"run": self.what, **result.to_dict()}, result.sentence, json=self.json)

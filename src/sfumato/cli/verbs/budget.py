@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import SfumatoError
-from sfumato._files import write
 from sfumato.cli.options.choices import SourceChoices, source_spec
 from sfumato.cli.options.run_options import PrintsJson
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Note, Table
-from sfumato.cli.parser import argument, option
+from sfumato.cli.parser import argument, option, refuse_given
 from sfumato.privacy.statements.display import rounded_up
 
 if TYPE_CHECKING:
     from sfumato.data import SourceSpec
     from sfumato.runs.owner.budgets import Account
-    from sfumato.runs.summaries import RunSummary
+    from sfumato.runs.run import RunSummary
 
 _OF_RESERVATION = (
     ("", "{number}"),
@@ -41,9 +39,8 @@ class Budget(PrintsJson):
     budget. For instance: sfumato budget faces --epsilon 8 --delta 1e-5. Without a name, all budgets are listed.
     """
 
-    what: str | None = argument("NAME|SOURCE", None)
-    """Name of the budget, or a source, as in sfumato spent, for the budgets that count its runs. (default: list all
-    budgets)"""
+    what: str | None = argument("NAME", None)
+    """Name of the budget. (default: list all budgets)"""
 
     epsilon: float | None = None
     """Total that all runs together may cost, at least what is already spent. Sets or changes the budget. (default: show
@@ -54,53 +51,23 @@ class Budget(PrintsJson):
     """What the total covers: each single record (example), or each person (user). (default: example)"""
     adjacency: str | None = option("add-or-remove|zero-out")
     """Adjacency of the total. zero-out counts plans of both kinds. (default: add-or-remove)"""
-    plot: str | None = option("PATH")
-    """Draw what the runs have used into this .svg file."""
 
     def run(self) -> None:
         """Set or show a budget."""
-        from sfumato.report.plots import curves
         from sfumato.runs.owner import budgets
 
         setting = {name: getattr(self, name) for name in ("epsilon", "delta", "unit", "adjacency")}
-        options = [name for name, value in setting.items() if value is not None]
         if self.what is None:
-            if options or self.plot:
-                raise SfumatoError(f"--{(options or ['plot'])[0]} is given without a budget's name", "name the budget")
-            self.list_all()
+            refuse_given("needs a budget's name", "give a name, such as faces", **setting)
+            accounts = [budgets.read_budget(name) for name in budgets.names()]
+            none = None if accounts else Note("no budgets yet; sfumato budget NAME --epsilon 8 --delta 1e-5 sets one")
+            data = {"budgets": [account.to_dict() for account in accounts]}
+            console.show(data, *(account.description for account in accounts), none, json=self.json)
             return
-        if ":" in self.what:
-            if options or self.plot:
-                raise SfumatoError(f"{self.what} is a source and no budget's name", "give a name, such as faces")
-            self.list_all(self.what)
-            return
-        if options and self.epsilon is None:
-            raise SfumatoError(f"--{options[0]} is given without --epsilon", "give --epsilon to set the budget")
-        if self.plot is not None:
-            curves.check(self.plot)
+        if self.epsilon is None:
+            refuse_given("sets a budget, but --epsilon is not given", "give --epsilon too", **setting)
         account = budgets.read_budget(self.what) if self.epsilon is None else budgets.set_budget(self.what, **setting)
-        if self.plot is not None:
-            write(Path(self.plot), curves.spending(account.history(), total_text(account)).encode())
-        plot = None if self.plot is None else Note(f"{self.plot}   the use of the budget")
-        console.show(account.to_dict(), *_parts_of_account(account), plot, json=self.json)
-
-    def list_all(self, source: str | None = None) -> None:
-        """Print all budgets, one line each, or those that count runs on this source."""
-        from sfumato.data import SourceSpec
-        from sfumato.runs.owner import budgets
-
-        rows = [] if source is None else uses_of(SourceSpec(spec=source), self)[0]["uses"]
-        counting = dict.fromkeys(name for account in rows for name in account["budgets"])
-        accounts = [budgets.read_budget(name) for name in (budgets.names() if source is None else counting)]
-        none = "no budgets yet; sfumato budget NAME --epsilon 8 --delta 1e-5 sets one"
-        none = Note(none if source is None else f"no budget counts a run on {source}; --budget NAME counts one")
-        data = {"budgets": [account.to_dict() for account in accounts]}
-        console.show(data, *(account.description for account in accounts), None if accounts else none, json=self.json)
-
-
-def total_text(account: Account) -> str:
-    """The total in words."""
-    return f"epsilon {account.filter.epsilon:g} at delta {account.filter.delta!r}"
+        console.show(account.to_dict(), *_parts_of_account(account), json=self.json)
 
 
 def _parts_of_account(account: Account) -> Iterator[str | Table]:
@@ -180,7 +147,7 @@ class Spent(PrintsJson, SourceChoices):
 
 def uses_of(spec: SourceSpec, verb: object) -> tuple[dict[str, Any], list[str]]:
     """The uses of a source (`uses_report`), and notes for the owner. Data that cannot be opened are known by path."""
-    from sfumato.cli.output.refusals import with_option_names
+    from sfumato.cli.running import with_option_names
     from sfumato.data import paths
     from sfumato.randomness import owner_key
     from sfumato.runs.owner import uses
@@ -246,17 +213,7 @@ _OF_RUN = {
     "state": "{state}",
 }
 SHOWN = 24
-"""Number of characters of a source to show."""
-
-
-def shortened(source: str) -> str:
-    """A long source, shortened to its kind and the end of its path. --json shows all of it.
-
-    >>> shortened("folder:/home/someone/projects/lungs/pictures"), shortened("npz:faces.npz")
-    ('folder:…s/lungs/pictures', 'npz:faces.npz')
-    """
-    kind, colon, path = source.partition(":")
-    return source if len(source) <= SHOWN else f"{kind}{colon}…{path[-max(1, SHOWN - len(kind) - 2) :]}"
+"""Number of characters of a source to show, from its end. --json shows all of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,9 +227,9 @@ class Runs(PrintsJson):
 
     def run(self) -> None:
         """Find the runs and print them."""
-        from sfumato.runs import summaries
+        from sfumato.runs.run import find_runs
 
-        runs = summaries.find_runs(self.what)
+        runs = find_runs(self.what)
         broken = [run for run in runs if " (" in run.state]
         private = any(run.value is not None and not run.public for run in runs)
         console.show(
@@ -291,5 +248,6 @@ def _row(run: RunSummary) -> dict[str, Any]:
     figure = "" if run.figure in (None, "accuracy") else f" {run.figure}"
     state = "broken" if " (" in run.state else run.state
     epsilon = "none" if run.epsilon is None else rounded_up(run.epsilon)
-    words = {"data": shortened(run.data), "date": (run.date or "")[:10], "suffix": figure}
+    data = run.data if len(run.data) <= SHOWN else f"…{run.data[1 - SHOWN :]}"
+    words = {"data": data, "date": (run.date or "")[:10], "suffix": figure}
     return run.to_dict() | words | {"stated": epsilon, "state": state}

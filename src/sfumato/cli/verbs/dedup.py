@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from sfumato._checks import SfumatoError, one_of
+from sfumato._checks import SfumatoError
 from sfumato._files import write, write_errors
 from sfumato.cli.options.run_options import EndsWithJson, ThreadsOption
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Note
-from sfumato.cli.parser import argument, option
+from sfumato.cli.parser import argument, option, refuse_given
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from sfumato.models import Backbone, ExpectedInput
     from sfumato.observers.progress import Progress
 
-DROPS = ("private", "public", "none")
 PAGE = "pairs.html"
 COPIES = 0.001
 """The limit within which only exact copies are found, mirrored or not."""
@@ -42,7 +41,7 @@ class Dedup(EndsWithJson, ThreadsOption):
     """The public images, spelled as for sfumato train, such as folder:PATH."""
     private: str = argument("PRIVATE")
     """The private source."""
-    drop: str = "private"
+    drop: Literal["private", "public", "none"] = "private"
     """Which set loses the duplicates: private, public (which reveals something about the private set), or none."""
     limit: float | None = option("SHARE", "0.28")
     """Largest difference that counts as a copy, relative to the image's contrast."""
@@ -73,7 +72,6 @@ class Dedup(EndsWithJson, ThreadsOption):
 
         for spec in (self.public, self.private):
             refuse_absent(spec)
-        one_of("drop", self.drop, DROPS)
         self.set_threads()
         place, network = self._place(), self._network()
         with self.progress_bars() as progress:
@@ -104,10 +102,8 @@ class Dedup(EndsWithJson, ThreadsOption):
         """The backbone, if one is given."""
         from sfumato import models
 
-        for name in ("weights", "resolution"):
-            if self.backbone is None and getattr(self, name) is not None:
-                raise SfumatoError(f"{name} is {getattr(self, name)}, but no backbone is given", "give `backbone` too")
         if self.backbone is None:
+            refuse_given("is for --backbone", weights=self.weights, resolution=self.resolution)
             return None
         return models.load_backbone(self.backbone, weights=self.weights, resolution=self.resolution)
 

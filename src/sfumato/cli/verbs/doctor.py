@@ -99,9 +99,13 @@ def _places() -> Iterator[Finding]:
     here, owners = Path.cwd(), home()
     yield _space("disk for runs", here)
     yield _writable("SFUMATO_HOME" if "SFUMATO_HOME" in os.environ else "owner's folder", owners)
-    if os.path.lexists(owners / "owner.key"):
-        yield _lists()
-    yield _key(owners / "owner.key")
+    key = owners / "owner.key"
+    for name, look in (("owner's lists", _lists), ("owner's key", _key)):
+        if look is _key or os.path.lexists(key):
+            try:
+                yield Finding(name, look(key))
+            except SfumatoError as error:
+                yield Finding(name, error.problem, remedy=error.remedy)
 
 
 def _space(name: str, place: Path) -> Finding:
@@ -119,28 +123,21 @@ def _writable(name: str, place: Path) -> Finding:
     return Finding(name, f"{place}{'' if place.exists() else ', made at first use'}")
 
 
-def _key(path: Path) -> Finding:
-    """Whether the owner's key exists, is intact, and cannot be read by others."""
+def _key(path: Path) -> str:
+    """Where the owner's key is. Refuses one that is damaged, or that others can read."""
     from sfumato.randomness import owner_key
     from sfumato.randomness.keys import lists_in
 
-    name = "owner's key"
     if not os.path.lexists(path) and not lists_in(path.parent):
-        return Finding(name, "none yet; it is made at first use")
-    try:
-        owner_key()
-    except SfumatoError as error:
-        return Finding(name, error.problem, remedy=error.remedy)
-    return Finding(name, f"{path}, the owner's alone")
+        return "none yet; it is made at first use"
+    owner_key()
+    return f"{path}, the owner's alone"
 
 
-def _lists() -> Finding:
+def _lists(path: Path) -> str:
     """Whether the owner's lists belong to the key and agree with each other."""
     from sfumato.runs.owner.store import disagreements
 
-    name = "owner's lists"
-    try:
-        problems = [*disagreements()]
-    except SfumatoError as error:
-        return Finding(name, error.problem, remedy=error.remedy)
-    return Finding(name, "; ".join(problems) or "they agree", remedy="restore them from a copy" if problems else None)
+    if problems := [*disagreements()]:
+        raise SfumatoError("; ".join(problems), "restore them from a copy")
+    return "they agree"

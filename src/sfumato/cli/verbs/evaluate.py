@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from sfumato import _devices
-from sfumato._checks import SfumatoError, fraction, one_of, shortened
+from sfumato._checks import SfumatoError, fraction, one_of
 from sfumato._choices import choices_of
 from sfumato._devices import is_follower
 from sfumato._files import write
@@ -17,8 +17,7 @@ from sfumato.cli.options.choices import SharedWork
 from sfumato.cli.options.run_options import DeviceOptions, ModelOptions
 from sfumato.cli.output import console, evaluation_output
 from sfumato.cli.output.console import Facts, Note
-from sfumato.cli.output.evaluation_output import PARTS
-from sfumato.cli.parser import argument, option
+from sfumato.cli.parser import argument, check_new_file, option, refuse_given
 from sfumato.data.declared import Loading
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ class Evaluate(SharedWork, DeviceOptions, ModelOptions, Loading):
     source: str = argument("SOURCE")
     """The data to measure on, spelled as for sfumato train, such as folder:PATH; features:PATH for a run on
     features."""
-    part: str = "test"
+    part: Literal["test", "train", "all"] = "test"
     """Part of the source to measure on: test, train or all."""
     public: bool = False
     """The data are public. digits, torchvision sources and data that the run declares public always are."""
@@ -89,7 +88,6 @@ class Evaluate(SharedWork, DeviceOptions, ModelOptions, Loading):
 
         from sfumato.runs import load
 
-        one_of("--part", self.part, PARTS)
         self.set_threads()
         loaded = load(self.run_directory, model=self.model)
         measure = self._classifier if loaded.embedding is None else self._embedding
@@ -127,13 +125,14 @@ class Evaluate(SharedWork, DeviceOptions, ModelOptions, Loading):
                 source.require_classes("--label-sets" if self.positive is None else f"--positive {self.positive}")
             rows = partial(next_words.figures_of_words, module, source.tokens, device)  # type: ignore[arg-type]
             words = next_words.evaluation(compute_distributed(rows, parts, batches), parts, len(source.classes))
-            return evaluation_output.word_figures(words), source, []
+            further = {"perplexity": accuracy.finite_or_none(words.perplexity), "images": words.texts}
+            return words.to_dict() | further, source, []
         outputs = reading.logits(compute_distributed(logits, parts, batches))
         labels, notes = torch.from_numpy(np.concatenate([part.labels for part in parts])), list(reading.notes)
         if not exclusive:
             threshold = accuracy.LABEL_THRESHOLD if self.threshold is None else self.threshold
             measured = accuracy.label_evaluation(outputs, labels, loaded.classes, threshold=threshold)
-            figures = evaluation_output.label_figures(measured)
+            figures = measured.to_dict() | {"baseline": measured.baseline, "images": measured.examples}
         else:
             measured = accuracy.summary(outputs, labels, loaded.classes, loss=loaded.loss)
             figures = evaluation_output.class_figures(measured, loaded.classes)
@@ -166,11 +165,8 @@ class Evaluate(SharedWork, DeviceOptions, ModelOptions, Loading):
 
         from sfumato.evaluation.embeddings import BATCH, embed_records, evaluation
 
-        for name in ("label_sets", "positive", "prevalence"):
-            if (value := getattr(self, name)) is not None:
-                raise SfumatoError(
-                    f"`{name}={shortened(value)}` is for classifiers, but the model gives embeddings", "leave it out"
-                )
+        of_classifiers = {name: getattr(self, name) for name in ("label_sets", "positive", "prevalence")}
+        refuse_given("is for classifiers, but the model gives embeddings", **of_classifiers)
         transform: Any = loaded.transform
         source = self._images(loaded, transform, open_set=True)
         source.require_classes("a measure of embeddings")
@@ -189,32 +185,23 @@ class Evaluate(SharedWork, DeviceOptions, ModelOptions, Loading):
 
     def _check_test(self, classes: tuple[str, ...], share: float | None, *, exclusive: bool) -> None:
         """Refuse an unknown class, and options of a test without a class, before anything is measured."""
-        from sfumato.report.plots import curves
-
-        if self.far is not None:
-            raise SfumatoError(f"--far {self.far:g} is for embeddings, but the model is a classifier", "leave it out")
-        if not exclusive and self.label_sets is not None:
-            raise SfumatoError(
-                "--label-sets is for models with one class per image", "leave it out: the source has all labels"
-            )
-        shares = {"threshold": self.threshold, "prevalence": share}
-        options = [name for name, value in {**shares, "plot": self.plot}.items() if value is not None]
+        refuse_given("is for embeddings, but the model is a classifier", far=self.far)
+        if not exclusive:
+            refuse_given("is for models with one class per image", label_sets=self.label_sets)
         if self.positive is not None:
-            one_of("--positive", self.positive, classes, remedy="name a class of the model")
-        elif alone := [name for name in options if name != "threshold" or exclusive]:
-            raise SfumatoError(f"--{alone[0]} is given without a class to test for", "give one with --positive")
-        if self.plot is not None:
-            curves.check(self.plot)
-        for name, value in shares.items():
-            if value is not None:
-                fraction(f"--{name}", value)
+            one_of(classes, positive=self.positive, remedy="name a class of the model")
+        else:
+            of_test = {"prevalence": share, "plot": self.plot, "threshold": self.threshold if exclusive else None}
+            refuse_given("needs a class to test for", "give one with --positive", **of_test)
+        check_new_file("plot", self.plot, ".svg")
+        fraction(optional=True, threshold=self.threshold, prevalence=share)
 
     def _test(self, loaded: Loaded, outputs: Tensor, labels: Tensor, share: float | None) -> Diagnostic:
         """The figures of a test for one class."""
         from sfumato.evaluation.diagnostic import diagnostic
         from sfumato.models.losses import is_exclusive, probabilities
         from sfumato.report import roc_file
-        from sfumato.runs.reading import check_shares
+        from sfumato.runs.loaded import check_shares
 
         positive = str(self.positive)
         if share is None and self.prevalence is not None:

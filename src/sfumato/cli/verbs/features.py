@@ -74,9 +74,12 @@ class Features(SharedWork, EndsWithJson, DeviceOptions, SourceChoices):
 
         if self.what.startswith("features:"):
             raise SfumatoError(f"{self.what} already holds features", "give a source of images")
-        showing = self._stored_views()
-        if self.batch is not None:
-            positive_integer("batch", self.batch)
+        from sfumato.training import caching
+
+        flip = bool(self.flip)
+        views = caching.default_views(self.crop, flip=flip) if self.views is None else self.views
+        showing = caching.StoredViews(crop=self.crop, crop_area=self.crop_area, views=views, flip=flip)
+        positive_integer(optional=True, batch=self.batch)
         device = _devices.select(self.device)
         self.set_threads()
         cache = Cache(self.output or f"caches/{stem_of(self.what)}")
@@ -84,14 +87,6 @@ class Features(SharedWork, EndsWithJson, DeviceOptions, SourceChoices):
             missing, together, seconds = self._computed(cache, showing, device, progress)
         if not is_follower():
             self._report(cache, missing, together, seconds)
-
-    def _stored_views(self) -> StoredViews:
-        """The crops and views of each image for the backbone."""
-        from sfumato.training import caching
-
-        flip = bool(self.flip)
-        views = caching.default_views(self.crop, flip=flip) if self.views is None else self.views
-        return caching.StoredViews(crop=self.crop, crop_area=self.crop_area, views=views, flip=flip)
 
     def _computed(self, cache: Cache, showing: StoredViews, device: str, progress: Progress) -> tuple[int, bool, float]:
         """Fill the cache. Returns the number of missing records, whether images were batched, and the seconds taken."""

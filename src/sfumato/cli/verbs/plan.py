@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sfumato._checks import one_of, positive_integer
-from sfumato._files import write
 from sfumato.cli.options.run_options import PrintsJson
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Facts, Note, Table
-from sfumato.cli.parser import UsageError, option
+from sfumato.cli.parser import UsageError, option, refuse_given, required
 from sfumato.experiment.settings import PairOfRecords, Units, make_plan
 from sfumato.privacy.planning.target import Target, target_figures, target_of
 
@@ -88,7 +86,7 @@ class Plan(PrintsJson, Units, PairOfRecords):
         with console.bar("calibrating"):
             plan = make_plan(self, population, unit, self.request(population), mu=self.mu, attack_risk=self.attack_risk)
         weak = remarks.weak_signal_note(plan, 2)
-        notes = (remarks.large_delta_note(plan), remarks.uneven_turns_note(plan), weak and f"even {weak}")
+        notes = (remarks.large_delta_note(plan), remarks.unused_examples_note(plan), weak and f"even {weak}")
         for note in filter(None, notes):
             console.note(f"note: {note}")
         data = remarks.costs(plan) | target_figures(plan, self.target) | remarks.figures(plan)
@@ -107,21 +105,15 @@ class Plan(PrintsJson, Units, PairOfRecords):
         from sfumato.privacy.unit import ALL, shown_by_plan
 
         if self.unit == "user":
-            if self.users is None:
-                raise UsageError("--users is missing", "give the number of users, such as --users 3400")
-            per_step = ALL if self.per_step is None else positive_integer("per_step", self.per_step)
+            users, *_ = required(self, users=3400)
+            per_step = ALL if self.per_step is None else positive_integer(per_step=self.per_step)
             unit = User(at_most=self.per_user, per_step=shown_by_plan(per_step, self.per_user))
-            return unit, positive_integer("users", self.users)
-        if self.unit is not None:
-            one_of("unit", self.unit, ("example", "user"))
-        for name in ("users", "per_user", "per_step"):
-            if getattr(self, name) is not None:
-                raise UsageError(
-                    f"--{name.replace('_', '-')} is for users, but the unit is an example", "give --unit user"
-                )
-        if self.examples is None:
-            raise UsageError("--examples is missing", "give the number of training examples, such as --examples 50000")
-        return Example(), positive_integer("examples", self.examples)
+            return unit, positive_integer(users=users)
+        one_of(("example", "user"), optional=True, unit=self.unit)
+        of_users = {name: getattr(self, name) for name in ("users", "per_user", "per_step")}
+        refuse_given("is for users, but the unit is an example", "give --unit user", **of_users)
+        examples, *_ = required(self, examples=50000)
+        return Example(), positive_integer(examples=examples)
 
     def _check_numbers(self) -> None:
         """Refuses other numbers than three of the four."""
@@ -167,32 +159,25 @@ class Tradeoff(PrintsJson):
     """Noise multipliers to show."""
     epochs: float | None = None
     """The allowed compute, B T / N. The recommended point within it is marked."""
-    plot: str | None = option("PATH")
-    """Draw the frontiers into this .svg file."""
 
     def run(self) -> None:
-        """Solve, draw and print."""
+        """Solve and print."""
         from sfumato.privacy.participation import participation_for
         from sfumato.privacy.plan import default_delta
         from sfumato.privacy.planning.tradeoff import frontier, recommended_point
-        from sfumato.report.plots import curves
 
-        if self.examples is None or self.epsilon is None:
-            missing = "--examples" if self.examples is None else "--epsilon"
-            raise UsageError(f"{missing} is missing", "give both, such as --examples 50000 --epsilon 8")
-        positive_integer("examples", self.examples)
-        if self.plot is not None:
-            curves.check(self.plot)
-        sizes = sorted(set(self.batch_size or [min(4096, self.examples)]))
+        examples, epsilon = required(self, examples=50000, epsilon=8)
+        positive_integer(examples=examples)
+        sizes = sorted(set(self.batch_size or [min(4096, examples)]))
         for size in sizes:
-            participation_for(population=self.examples, batch_size=size)
-        delta, frontiers = default_delta(self.examples) if self.delta is None else self.delta, []
+            participation_for(population=examples, batch_size=size)
+        delta, frontiers = default_delta(examples) if self.delta is None else self.delta, []
         for size in sizes:
             with console.bar(f"batch size {size}") as on_progress:
                 points = frontier(
-                    examples=self.examples,
+                    examples=examples,
                     batch_size=size,
-                    epsilon=self.epsilon,
+                    epsilon=epsilon,
                     delta=delta,
                     noise_multipliers=self.noise_multiplier or None,
                     epochs=self.epochs,
@@ -202,9 +187,7 @@ class Tradeoff(PrintsJson):
         best = recommended_point(frontiers, self.epochs)
         share = next(points.share(best) for points in frontiers if best in points.points)
         rows = [points.to_dict() for points in frontiers]
-        if self.plot is not None:
-            write(Path(self.plot), curves.frontiers(rows, self.epochs).encode())
-        data = {"examples": self.examples, "epsilon": self.epsilon, "delta": delta, "epochs": self.epochs}
+        data = {"examples": examples, "epsilon": epsilon, "delta": delta, "epochs": self.epochs}
         data |= {"frontiers": rows, "take": best.plan.to_dict(), "next": _command(best.plan)}
         console.show(data, *self._parts(rows, data), *map(Note, self._notes(data, best, share)), json=self.json)
 
@@ -224,8 +207,6 @@ class Tradeoff(PrintsJson):
             yield f"recommended: batch size {best.plan.expected_batch_size:,}, {self._batch_size_reason(best)}"
         if share < FLAT:
             yield f"note: the recommended point reaches {share:.0%} of the limit; more steps with more noise raise it"
-        if self.plot:
-            yield f"{self.plot}   the frontiers as a plot"
         yield f"next: {data['next']}"
 
     def _remark(self, point: dict[str, Any]) -> str:

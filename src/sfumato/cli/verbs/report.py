@@ -10,7 +10,7 @@ from sfumato._checks import SfumatoError
 from sfumato.cli.options.run_options import RunArgument
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Note
-from sfumato.cli.parser import option
+from sfumato.cli.parser import option, refuse_given
 
 if TYPE_CHECKING:
     from sfumato.runs.directory import RunDirectory
@@ -64,18 +64,14 @@ class Report(RunArgument):
             raise SfumatoError(f"{' and '.join(options)} are both given", "write one document at a time")
         heads = {field.name: getattr(self, field.name) for field in fields(Heading) if field.name != "published"}
         heading = Heading(**heads)
-        shown = heading.private if self.model_card or self.registry else {}
-        if shown:
-            first = next(iter(shown)).replace("_", "-")
-            raise SfumatoError(
-                f"{options[0]} and --{first} are both given, but no {'card' if self.model_card else 'entry'} shows it",
-                f"give it without {options[0]} first; the owner's report remembers it",
-            )
-        if self.total and not self.public:
-            raise SfumatoError("--total is given without --public", "leave it out: the owner's report has the total")
-        if self.set and not self.registry:
-            raise SfumatoError(f"--set {self.set[0]} is given without --registry", "leave it out, or give --registry")
-        if self.public:
+        if self.model_card or self.registry:
+            remedy = f"give it without {options[0]} first; the owner's report remembers it"
+            refuse_given("is shown by reports only", remedy, **heading.private)
+        if not self.registry:
+            refuse_given("is for --registry", set=self.set)
+        if not self.public:
+            refuse_given("is for --public; the owner's report has the total", total=self.total)
+        else:
             heading = replace(heading, published=tuple(heading.private))
         run = names.RunDirectory(self.run_directory)
         run.require_finished()

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from sfumato._checks import SfumatoError, one_of, positive_integer
+from sfumato._checks import SfumatoError, positive_integer
 from sfumato._files import write
-from sfumato.cli.options import recipe, space
+from sfumato.cli.options import recipe
 from sfumato.cli.options.choices import NOT_IN_RECIPES, PrivateChoices
-from sfumato.cli.parser import argument, option
+from sfumato.cli.parser import UsageError, argument, option, refuse_given
 from sfumato.data.paths import stem_of
 from sfumato.experiment.to_recipe import to_toml
 
 if TYPE_CHECKING:
-    from sfumato.cli.verbs.embed import Embed
+    from sfumato.cli.verbs.train import Embed
+    from sfumato.randomness import Dimension
     from sfumato.search import Sweep as Result
 
-MODES = ("public", "uncovered")
 BEST = "best.toml"
 
 
@@ -41,7 +43,7 @@ class Sweep(PrivateChoices):
     one."""
     one_at_a_time: bool = False
     """Change one option at a time from the defaults, and show the effect of each. source may vary too."""
-    search: str | None = option("public|uncovered", "public for public data")
+    search: Literal["public", "uncovered"] | None = option("public|uncovered", "public for public data")
     """How the search treats privacy: public data, or uncovered by the guarantee."""
     candidates: int | None = option("NUMBER", "the whole grid")
     """Number of settings to draw at random."""
@@ -59,15 +61,21 @@ class Sweep(PrivateChoices):
     def run(self) -> None:
         """Search and print the results."""
         embed = self._to_embed() if recipe.is_embedding(self.what) else None
-        chosen = self.with_recipe(self.what) if embed is None else self._with_source_of(embed)
+        chosen = (
+            self.with_recipe(self.what)
+            if embed is None
+            else replace(self, source=embed.source, public=embed.public, private=embed.private)
+        )
         from sfumato import search
         from sfumato.cli.output import search_output
-        from sfumato.search.space import VARIED
+        from sfumato.experiment.clients import EmbeddingExperiment
+        from sfumato.experiment.experiment import Experiment
+        from sfumato.search.space import varied
 
-        names = VARIED if embed is None else embed.trial().searchable_fields
-        varied = (*names, "source") if self.one_at_a_time else names
+        names = varied(Experiment if embed is None else EmbeddingExperiment)
+        names = (*names, "source") if self.one_at_a_time else names
         texts = [text for together in self.vary for text in together]
-        rules = space.read(texts, self.what, varied, trust_code=self.trust_code)
+        rules = read_space(texts, self.what, names, trust_code=self.trust_code)
         mode = chosen.mode()
         kind = "factors" if self.one_at_a_time else "sweep"
         place = Path(chosen.output or f"runs/{stem_of(chosen.what)}-{kind}")
@@ -94,19 +102,14 @@ class Sweep(PrivateChoices):
 
     def _to_embed(self) -> Embed:
         """The embedding training of the recipe, with the given options. Refuses options that it does not have."""
-        from sfumato.cli.verbs.embed import Embed
+        from sfumato.cli.verbs.train import Embed
 
         _ = self.experiment  # refuses several budgets
         of_search = {field.name for field in fields(Sweep)} - {field.name for field in fields(PrivateChoices)}
         options = {name: value for name, value in self.given.items() if name not in of_search}
-        if odd := sorted(set(options) - {field.name for field in fields(Embed)}):
-            option, title = f"--{odd[0].replace('_', '-')}", recipe.title(self.what)
-            raise SfumatoError(f"{option} is given, and {title} trains embeddings", "leave it out")
+        odd = {name: options[name] for name in sorted(set(options) - {field.name for field in fields(Embed)})}
+        refuse_given(f"is for classifiers, but {recipe.title(self.what)} trains embeddings", **odd)
         return Embed(what=self.what, **options).with_recipe(self.what)
-
-    def _with_source_of(self, embed: Embed) -> Sweep:
-        """This search with the source of the embedding training."""
-        return replace(self, source=embed.source, public=embed.public, private=embed.private)
 
     def best_recipe(self, result: Result, embed: Embed | None = None) -> str:
         """The best settings as a recipe for the whole training part.
@@ -148,7 +151,7 @@ class Sweep(PrivateChoices):
 
         for name in ("processes", "candidates"):
             if getattr(self, name) is not None:
-                positive_integer(name, getattr(self, name))
+                positive_integer(**{name: getattr(self, name)})
         public = self.public or (is_public(self.source or "") and not self.private)
         if self.search is None and not public:
             raise SfumatoError(
@@ -156,9 +159,107 @@ class Sweep(PrivateChoices):
                 "give --search uncovered (each statement says that the search is not covered), or --public for public "
                 "data",
             )
-        mode = one_of("search", self.search or "public", MODES)
+        mode = self.search or "public"
         if mode == "public" and not public:
-            raise SfumatoError("--search is public, but the data are private", "give --public for public data")
-        if self.one_at_a_time and self.candidates is not None:
-            raise SfumatoError("--one-at-a-time tries each listed value, and --candidates draws some", "leave one out")
+            refuse_given("is for public data, but these are private", "give --public if they are public", search=mode)
+        if self.one_at_a_time:
+            refuse_given("draws some values, but --one-at-a-time tries each", candidates=self.candidates)
         return mode
+
+
+# -- the search space: rules for options, from `--vary NAME=VALUES` and a recipe's table [sweep] -----------------------
+
+TABLE = "sweep"
+LISTS = ("trainable",)
+
+
+def read_space(texts: Iterable[str], spec: str, names: Iterable[str], *, trust_code: bool) -> dict[str, Dimension]:
+    """The search space {option: rule}, from the recipe's table if `spec` is a recipe, then from the command line.
+
+    `NAME=A,B,C` lists values. `NAME=LOW..HIGH` is a uniform range, `NAME=log:LOW..HIGH` a log-uniform one.
+    """
+    from sfumato.randomness import Choice
+    from sfumato.search.space import check
+
+    space: dict[str, Dimension] = {}
+    chosen_by, named = None, set()
+    if recipe.is_recipe(spec):
+        chosen_by, table = recipe.row_option(spec), recipe.table_of(spec).get(TABLE, {})
+        space |= {name.replace("-", "_"): _from_table(name, value) for name, value in table.items()}
+        models = space.get("model")
+        for model in models.values if isinstance(models, Choice) else ():
+            recipe.check_trusted(f"{model}", f"the table [{TABLE}] of {recipe.title(spec)}", trust_code=trust_code)
+    for text in texts:
+        name, equals, rule = text.partition("=")
+        if not equals or not rule:
+            raise UsageError(f"--vary {text!r} names no values", "write it as in learning-rate=0.5,1,2")
+        option = name.strip("-").replace("-", "_")
+        if option in named:
+            raise SfumatoError(f"--vary names {name} twice", "list all of its values in one place")
+        named.add(option)
+        space[option] = _from_text(name, rule)
+    if chosen_by is not None and chosen_by in space:
+        option = chosen_by.replace("_", "-")
+        raise SfumatoError(f"--{option} selects the row of {recipe.title(spec)}, so it cannot vary", "search each row")
+    if not space:
+        raise UsageError("nothing is varied", "give --vary, such as --vary learning-rate=0.5,1,2")
+    check(space, names)
+    space = {name: _listed(rule) if name in LISTS else rule for name, rule in space.items()}
+    for name, rule in space.items():
+        for value in rule.values if isinstance(rule, Choice) else (rule.low, rule.high):
+            recipe.check_type(name, value)
+    return space
+
+
+def _from_text(name: str, rule: str) -> Dimension:
+    from sfumato.randomness import Choice, LogUniform, Uniform
+
+    low, dots, high = rule.removeprefix("log:").partition("..")
+    numbers = bool(dots) and (_is_number(low) or _is_number(high))  # paths contain dots too
+    if not (numbers or rule.startswith("log:")):
+        return Choice(values=tuple(_value(part) for part in rule.split(",")))
+    kind = LogUniform if rule.startswith("log:") else Uniform
+    try:
+        return kind(low=float(low), high=float(high))
+    except SfumatoError as error:
+        raise SfumatoError(f"--vary {name}: {error.problem}", error.remedy) from None
+    except ValueError:
+        raise UsageError(
+            f"--vary {name}={rule}: {low!r} and {high!r} are not two numbers", "write a range as in log:0.1..10"
+        ) from None
+
+
+def _from_table(name: str, rule: Any) -> Dimension:
+    from sfumato.randomness import Choice, LogUniform, Uniform
+
+    if isinstance(rule, list) and rule:
+        return Choice(values=tuple(tuple(item) if isinstance(item, list) else item for item in rule))
+    if isinstance(rule, dict) and set(rule) in ({"low", "high"}, {"low", "high", "log"}):
+        return (LogUniform if rule.get("log") else Uniform)(low=rule["low"], high=rule["high"])
+    raise SfumatoError(
+        f"{name} in the table [{TABLE}] is {rule!r}", "write a list of values, or {low = 0.1, high = 10, log = true}"
+    )
+
+
+def _listed(rule: Dimension) -> Dimension:
+    """The rule for an option whose values are lists: `norm+classifier` is a list of two names."""
+    from sfumato.randomness import Choice
+
+    if not isinstance(rule, Choice):
+        return rule
+    return Choice(values=tuple(tuple(value.split("+")) if isinstance(value, str) else value for value in rule.values))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _value(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text

@@ -1,16 +1,19 @@
-"""sfumato train; sfumato pretrain, which trains without privacy; and sfumato finish, which ends a run early."""
+"""sfumato train, and embed for embeddings; pretrain, which trains without privacy; finish, which ends a run early."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from sfumato._checks import SfumatoError
 from sfumato.cli.options import recipe
 from sfumato.cli.options.choices import PrivateChoices, PrivateRun, SharedWork, TrainingChoices
 from sfumato.cli.options.run_options import ObserverOptions, RunArgument
 from sfumato.cli.output import console
-from sfumato.cli.parser import argument, option
+from sfumato.cli.parser import argument, option, refuse_given
+from sfumato.experiment.client_choices import BudgetOfRounds, ClientChoices, ServerChoices
+from sfumato.experiment.clients import EmbeddingExperiment
+from sfumato.experiment.settings import NoiseMade, Pair
 
 if TYPE_CHECKING:
     from sfumato.observers.progress import Progress, ProgressBars
@@ -40,13 +43,9 @@ class Train(PrivateRun, PrivateChoices):
 
     def run_repeated(self) -> None:
         """Train once for each budget, or with several keys, and print the results."""
-        if self.title is not None:
-            raise SfumatoError(
-                "--title is given for several runs, which each have a report",
-                "leave it out, and give it for one of them: sfumato report RUN --title",
-            )
-        if self.budgets is not None and self.seeds is not None:
-            raise SfumatoError("several budgets and --seeds are both given", "give one --epsilon with it")
+        refuse_given("is for one run; sfumato report RUN --title gives each its own", title=self.title)
+        if self.budgets is not None:
+            refuse_given("and several budgets are both given", "give one --epsilon with it", seeds=self.seeds)
         super().run_repeated()
 
     def progress_bars(self, **keywords: Any) -> ProgressBars:
@@ -62,12 +61,11 @@ class Train(PrivateRun, PrivateChoices):
     def preview(self, job: PrivateJob, run: RunDirectory, progress: Progress) -> None:
         """Print the dry run."""
         from sfumato.cli.output import training_output
-        from sfumato.training.preparation import resume, sources
-        from sfumato.training.run import option_notes, refuse_finished
+        from sfumato.training.preparation.resume import owner_history
+        from sfumato.training.run import notes_before, refuse_finished
 
         refuse_finished(run)
-        notes = (*sources.notes(job.source, job.plan), *(f"note: {note}" for note in job.notes), *option_notes(job))
-        for note in (*(() if run.exists else resume.earlier_use_notes(job, resume.owner_history(job))), *notes):
+        for note in notes_before(job, None if run.exists else owner_history(job)):
             progress.report(note)
         data = training_output.dry_run_data(job, run)
         if not run.exists:
@@ -84,7 +82,7 @@ class Train(PrivateRun, PrivateChoices):
 
     def trial(self) -> Trial:
         """The requested training."""
-        from sfumato.training.parts.options import OPTIONS
+        from sfumato.training.preparation.start import OPTIONS
 
         names = {field.name for field in fields(self)} & set(OPTIONS)
         return replace(super().trial(), options={name: getattr(self, name) for name in OPTIONS if name in names})
@@ -93,7 +91,7 @@ class Train(PrivateRun, PrivateChoices):
         """The job of a run directory, from its record."""
         from sfumato.training.preparation import from_record
 
-        return from_record.job_from_record(path, trust_code=self.trust_code)
+        return from_record.job_from_record(path, made_with="train", trust_code=self.trust_code)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +141,7 @@ class Pretrain(ObserverOptions, SharedWork, TrainingChoices):
         """The job of a run directory, from its record."""
         from sfumato.training.preparation import from_record
 
-        return from_record.public_job_from_record(path, trust_code=self.trust_code)
+        return from_record.job_from_record(path, made_with="pretrain", trust_code=self.trust_code)
 
     def job(self, progress: Any) -> tuple[PublicJob, RunDirectory]:
         """The job, prepared up to the first step, and the run directory."""
@@ -177,3 +175,40 @@ class Finish(RunArgument):
 
         ended = from_record.finish(self.run_directory, trust_code=self.trust_code)
         training_output.show(ended, json=self.json)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Embed(PrivateRun, Pair, NoiseMade, ServerChoices, ClientChoices, BudgetOfRounds):
+    """Train an image embedding privately, with a guarantee for each person.
+
+    With few people on fixed features, with many by DP-FedEmb. SOURCE is folder:PATH with --user-from (class for
+    PATH/PERSON/IMAGE), csv:PATH with a column user, or npz:PATH with users_train; or a recipe (recipe:NAME, or a .toml
+    file), or an unfinished run to resume. Batch size is the number of users in a round, and steps the number of rounds.
+    Options that are left out follow printed rules.
+    """
+
+    examples: int | None = option("N", "counted in the data")
+    """Number of training images, declared."""
+    private: bool = False
+    """The data are private, although the source is a public one."""
+
+    def trial(self) -> Trial:
+        """The requested training."""
+        from sfumato.search import Trial
+
+        return Trial(
+            experiment=EmbeddingExperiment(
+                **{field.name: getattr(self, field.name) for field in fields(EmbeddingExperiment)}
+            ),
+            source=self.spec,
+            device=self.device,
+            threads=self.threads,
+            options={"budget": self.budget, "keep": self.keep},
+            earlier_search=partial(recipe.uncovered_search, self.what, self.source, self.batch_size),
+        )
+
+    def job_from_record(self, path: str) -> tuple[PrivateJob | PublicJob, RunDirectory]:
+        """The job of a run directory, from its record."""
+        from sfumato.training.preparation import from_record
+
+        return from_record.job_from_record(path, made_with="embed")

@@ -9,7 +9,7 @@ from sfumato._checks import SfumatoError
 from sfumato.cli.options.run_options import PrintsJson, RunArgument
 from sfumato.cli.output import console
 from sfumato.cli.output.console import Note, Table
-from sfumato.cli.parser import argument, option
+from sfumato.cli.parser import argument, check_new_file, option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +56,7 @@ class Sign(PrintsJson):
 
     def run(self) -> None:
         """Sign the run and print the path of the signature, or make a key and print its public half."""
-        from sfumato.runs import signature
-        from sfumato.runs.verdict import sign
+        from sfumato.runs.verdict import SHOWS, new_key, sign
 
         run, key = self.run_directory, self.key
         if (run is None) != (key is None) or (key is None) == (self.new_key is None):
@@ -66,7 +65,7 @@ class Sign(PrintsJson):
                 "give sfumato sign RUN --key PATH, or sfumato sign --new-key PATH",
             )
         if self.new_key is not None:
-            digits = signature.new_key(self.new_key)
+            digits = new_key(self.new_key)
             public = f"{self.new_key}.pub"
             console.show(
                 {"key": self.new_key, "public_key_file": public, "public_key": digits},
@@ -78,7 +77,7 @@ class Sign(PrintsJson):
         assert run is not None
         assert key is not None
         path = str(sign(run, key))
-        console.show({"signature": path}, path, Note(f"it shows {signature.SHOWS}"), json=self.json)
+        console.show({"signature": path}, path, Note(f"it shows {SHOWS}"), json=self.json)
 
 
 COLUMNS = {
@@ -110,8 +109,7 @@ class Federation(PrintsJson):
         from sfumato.runs.federation import read_federation
         from sfumato.runs.verdict import LIMITS
 
-        if self.page is not None and not self.page.endswith(".html"):
-            raise SfumatoError(f"page must end with .html, got {self.page!r}", "give a file such as a.html")
+        check_new_file("page", self.page, ".html")
         federation = read_federation(self.what, overlap=self.overlap)
         data = federation.to_dict()
         if self.page is not None:

@@ -102,15 +102,18 @@ class _Reader:
         for name in names:
             column = table[name].combine_chunks()
             if column.null_count:
-                self._refuse(first + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False))), f"no {name}")
+                self._refuse(first + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False))), name)
         for fact, name in self.extra_columns.items():
             self._text(self.texts[fact], table[name].combine_chunks(), fact, first)
         columns = [table[name].combine_chunks() for name in self._labels]
         if self._listed is not None:
             self._numbers.append(self._members(columns[0], first))
         elif self._declared.label_columns is not None:
-            pairs = zip(self._labels, columns, strict=True)
-            self._numbers.append(np.stack([self._zeros_and_ones(name, column) for name, column in pairs], axis=1))
+            numbers = [column.to_numpy(zero_copy_only=False) for column in columns]
+            for name, values in zip(self._labels, numbers, strict=True):
+                if values.dtype.kind not in "biuf" or not np.isin(values, (0, 1)).all():
+                    raise not_binary(name, self._where)
+            self._numbers.append(np.stack(numbers, axis=1).astype(np.int64))
         elif _is_integer_type(columns[0].type):
             self._numbers.append(columns[0].to_numpy(zero_copy_only=False).astype(np.int64))
         else:
@@ -132,12 +135,11 @@ class _Reader:
         for place in np.flatnonzero((labels < 0) | (labels >= len(names)))[:1].tolist():
             label = int(labels[place])
             class_lists.require_named(label, len(names), f"{self._stored.name(place)!r} has", first=0)
-            self._refuse(place, f"the label {label}, which is no class")
+            raise class_lists.no_class(f"{self._stored.name(place)!r} has", label)
         return labels, names, None if self._declared.classes else written
 
-    def _refuse(self, place: int, lacking: str) -> NoReturn:
-        remedy = "fill it in, or remove the row"
-        raise SfumatoError(f"image {self._stored.name(int(place))!r} has {lacking}", remedy)
+    def _refuse(self, place: int, value: str) -> NoReturn:
+        raise class_lists.missing(f"image {self._stored.name(place)!r}", value)
 
     def _text(self, texts: Texts, column: pa.Array, name: str, first: int) -> None:
         kind = str(column.type)
@@ -157,7 +159,7 @@ class _Reader:
         names = encoded.dictionary.to_pylist()
         places = encoded.indices.to_numpy(zero_copy_only=False)
         for place in [place for place, text in enumerate(names) if not text.strip()][:1]:
-            self._refuse(first + int(np.argmax(places == place)), f"no {name}")
+            self._refuse(first + int(np.argmax(places == place)), name)
         if name == "user":
             for place, text in enumerate(names):
                 refuse_several(text, f"image {self._stored.name(first + int(np.argmax(places == place)))!r}")
@@ -168,9 +170,8 @@ class _Reader:
         """0 or 1 for each of `label_columns`, from lists of labels: by name, by number if class labels have names, or
         lists of 0 and 1."""
         wanted, names = self._declared.label_columns or (), inner_names(self._stored.schema, str(self._listed))
-        if names is not None and (unknown := [name for name in wanted if name not in names]):
-            remedy = f"the column {self._listed!r} has {', '.join(names)[:200]}"
-            raise SfumatoError(f"`label_columns` names {unknown[0]!r}, and {self._where} has no such label", remedy)
+        if names is not None:
+            self._declared.require_columns(names, self._where)
         result = np.zeros((len(column), len(wanted)), np.int64)
         for row, labels in enumerate(column.to_pylist()):
             numbers = all(type(label) is int for label in labels)
@@ -180,16 +181,10 @@ class _Reader:
             if names is not None and numbers and all(0 <= label < len(names) for label in labels):
                 labels = [names[label] for label in labels]
             if not all(isinstance(label, str) for label in labels):
-                self._refuse(first + row, f"labels that are neither names nor {len(wanted)} of 0 and 1")
+                self._refuse(first + row, f"labels that are names or {len(wanted)} of 0 and 1")
             present = {to_nfc(label) for label in labels}
             result[row] = [name in present for name in wanted]
         return result
-
-    def _zeros_and_ones(self, name: str, column: pa.Array) -> np.ndarray:
-        values = column.to_numpy(zero_copy_only=False)
-        if values.dtype.kind not in "biuf" or not np.isin(values, (0, 1)).all():
-            raise not_binary(name, self._where)
-        return values.astype(np.int64)
 
 
 def _lists(kind: str) -> bool:
@@ -235,26 +230,6 @@ def find_parquet(path: str) -> list[Path]:
     if importlib.util.find_spec("pyarrow") is None:
         raise SfumatoError("parquet: needs pyarrow, which is not installed", "pip install 'sfumato[parquet]'")
     return shards_of(path, "parquet", SUFFIX)
-
-
-def from_hub(name: str, where: str) -> Any:
-    """Loads a data set from the hub or its cache.
-
-    Args:
-        where: name of the data set in errors.
-    """
-    import datasets  # pyright: ignore[reportMissingImports]
-
-    try:
-        return datasets.load_dataset(name)
-    except Exception as problem:  # of the file system, pyarrow, the network and the hub
-        raise read_error(where, problem, "correct the name, or give a folder or Parquet") from None
-
-
-def read_error(where: str, problem: Exception, remedy: str) -> SfumatoError:
-    """The error for a data set that the library could not read."""
-    reason = " ".join(str(problem).split())[:150] or type(problem).__name__
-    return SfumatoError(f"{where} cannot be read ({reason})", remedy)
 
 
 GROUP = 100
@@ -328,15 +303,14 @@ def load_hugging_face(argument: str, order: Order) -> Parts:
     path, where = expanded(argument), f"hf:{argument}"
     if path.exists() and not is_data_set(argument):
         return load_parquet(argument, order)
-    if not path.exists():
-        loaded = from_hub(argument, where)
-    else:
-        import datasets  # pyright: ignore[reportMissingImports]
+    import datasets  # pyright: ignore[reportMissingImports]
 
-        try:
-            loaded = datasets.load_from_disk(str(path))
-        except Exception as problem:  # of the file system and pyarrow
-            raise read_error(where, problem, "write it again with save_to_disk") from None
+    try:
+        loaded = datasets.load_from_disk(str(path)) if path.exists() else datasets.load_dataset(argument)
+    except Exception as problem:  # of the file system, pyarrow, the network and the hub
+        reason = " ".join(str(problem).split())[:150] or type(problem).__name__
+        remedy = "correct the name, or write it again with save_to_disk"
+        raise SfumatoError(f"{where} cannot be read ({reason})", remedy) from None
     return from_sets(loaded if isinstance(loaded, dict) else {None: loaded}, order, where)
 
 

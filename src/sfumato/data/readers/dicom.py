@@ -21,8 +21,8 @@ import numpy as np
 from PIL import Image
 
 from sfumato._checks import SfumatoError
-from sfumato.data.levels import Levels, UndeclaredError
-from sfumato.data.paths import UnreadableError, refuse_too_large, several_images, unreadable
+from sfumato.data.levels import Levels, undeclared
+from sfumato.data.paths import refuse_too_large, several_images, unreadable
 
 if TYPE_CHECKING:
     from pydicom import Dataset, FileDataset
@@ -183,7 +183,7 @@ def to_eight_bits(content: bytes, levels: Levels | None, name: str) -> Image.Ima
     if dataset.PhotometricInterpretation == "PALETTE COLOR":
         colours, bits = _apply_palette(stored, dataset, name)
     if bits < 8:
-        raise UnreadableError(f"{name} has colours with fewer than 8 bits", "save it with 8 bits, or remove it")
+        raise unreadable(name, "has colours with fewer than 8 bits", "save it with 8 bits, or remove it")
     return Image.fromarray((colours >> (bits - 8)).astype(np.uint8))
 
 
@@ -227,7 +227,7 @@ def _dataset(content: bytes, name: str) -> FileDataset:
     """
     dataset = _library(name).dcmread(io.BytesIO(content))
     if not any(pixels in dataset for pixels in _PIXELS):
-        raise UnreadableError(f"{name} is a DICOM file without an image", "remove it")
+        raise unreadable(name, "is a DICOM file without an image", "remove it")
     shared, by_frame = (dataset.get(f"{scope}FunctionalGroupsSequence") or [] for scope in ("Shared", "PerFrame"))
     frames = max(int(dataset.get("NumberOfFrames") or 1), len(by_frame))
     if frames != 1:
@@ -240,7 +240,7 @@ def _dataset(content: bytes, name: str) -> FileDataset:
     coded = ("BitsStored", "PixelRepresentation") if "PixelData" in dataset else ()
     for tag in (*_NEEDED, *coded, *(_RESCALE if any(tag in dataset for tag in _RESCALE) else ())):
         if dataset.get(tag) in (None, ""):
-            raise UnreadableError(f"{name} is a DICOM file without a value of {tag}", "fill it in, or remove the file")
+            raise unreadable(name, f"is a DICOM file without a value of {tag}", "fill it in, or remove the file")
     refuse_too_large(dataset.Rows * dataset.Columns, name)
     return dataset
 
@@ -258,9 +258,10 @@ def _require_decoder(dataset: FileDataset, name: str) -> None:
     with contextlib.suppress(NotImplementedError):
         available = _library(name).pixels.decoders.base.get_decoder(syntax).is_available
     if not available:
-        raise UnreadableError(
-            f"{name} is compressed ({'privately' if syntax.is_private else syntax.name}), and no installed plug-in of "
-            "pydicom can decode it",
+        compression = "privately" if syntax.is_private else syntax.name
+        raise unreadable(
+            name,
+            f"is compressed ({compression}), and no installed plug-in of pydicom can decode it",
             "pip install 'pylibjpeg[all]', save it uncompressed, or remove it",
         )
 
@@ -287,10 +288,7 @@ def _apply_window(values: np.ndarray, dataset: FileDataset, name: str) -> np.nda
     unsigned = not dataset.get("PixelRepresentation") and "ModalityLUTSequence" not in dataset
     if as_stored and unsigned and dataset.get("BitsStored", 64) <= 8:
         return np.rint(values * (255 / (2**dataset.BitsStored - 1))).astype(np.uint8)
-    raise UndeclaredError(
-        f"{name} has no window, and the values of black and white are not declared",
-        "declare a `window` (black and white), such as -160,240, or a `bit_depth`",
-    )
+    raise undeclared(name, "no window")
 
 
 def _apply_modality(stored: np.ndarray, dataset: FileDataset, name: str) -> np.ndarray:
@@ -311,10 +309,7 @@ def _apply_voi(values: np.ndarray, dataset: FileDataset, name: str) -> np.ndarra
     lut = _signed(lut, bool(below and not dataset.get("ModalityLUTSequence")))
     bits = lut.range_bits()
     if bits is None:
-        raise UndeclaredError(
-            f"{name} has a table of values of interest of {lut.bits} bits whose entries reach {lut.entries.max()}",
-            "declare a `window` (black and white), such as -160,240, or a `bit_depth`, in its place",
-        )
+        raise undeclared(name, f"a table of values of interest of {lut.bits} bits that reach {lut.entries.max()}")
     return np.rint(lut.apply(values) * (255 / (2**bits - 1))).astype(np.uint8)
 
 
@@ -335,9 +330,8 @@ def _apply_palette(stored: np.ndarray, dataset: FileDataset, name: str) -> tuple
         return np.stack([lut.apply(stored) for lut in tables], axis=-1), 16 if bits > 16 - SPARE_BITS else bits
     count, _, bits = dataset.RedPaletteColorLookupTableDescriptor
     if bits == 8 and not 0 < count <= 256:
-        raise UnreadableError(
-            f"{name} has a segmented palette of {count or 2**16} entries of 8 bits", "save it as RGB, or remove it"
-        )
+        problem = f"has a segmented palette of {count or 2**16} entries of 8 bits"
+        raise unreadable(name, problem, "save it as RGB, or remove it")
     colours = _library(name).pixels.processing.apply_color_lut(stored, dataset)[..., :3]
     return colours, 8 * colours.itemsize
 

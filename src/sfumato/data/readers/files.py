@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from sfumato._checks import SfumatoError
 from sfumato._systems import memory_limit
 from sfumato.data import classes as class_lists
 from sfumato.data import decoding as image_files
+from sfumato.data import paths
 from sfumato.data.classes import to_nfc
 from sfumato.data.declared import Declared, Order, Pixels, check_size
 from sfumato.data.readers.dicom import BY_PATIENT, patient
@@ -32,8 +32,6 @@ from sfumato.data.records import FileRecords, Records, map_in_threads, paths_of
 from sfumato.data.source import Parts
 from sfumato.data.subsets import streamed
 
-COUNTED = 20_000
-"""Largest number of records that are all checked when one cannot be read."""
 MEMORY_SHARE = 0.5
 """Share of this process's memory for images. Larger sets stay in their files."""
 
@@ -59,7 +57,7 @@ def load_files(
     classes = declared.labels.label_columns or _classes(listing, declared, where)
     if declared.labels.label_columns is None:
         listing = listing.with_classes(classes, "the file")
-    with image_files.quiet_decoder(), _count_unreadable(listing, declared.pixels):
+    with image_files.quiet_decoder():
         if declared.loading.skip_unreadable:
             broken = _unreadable(listing, declared.pixels)
             unreadable = [*unreadable, *sorted(listing.stored.name(place) for place in listing.places[broken].tolist())]
@@ -93,20 +91,6 @@ def _classes(listing: Listing, declared: Declared, where: str) -> tuple[str, ...
     return classes
 
 
-@contextmanager
-def _count_unreadable(listing: Listing, pixels: Pixels) -> Iterator[None]:
-    """Adds the number of other unreadable files, and how to skip them, to the error for an unreadable file."""
-    try:
-        yield
-    except image_files.UnreadableError as problem:
-        others = int(_unreadable(listing, pixels).sum()) - 1 if len(listing) <= COUNTED else 0
-        if others < 1:
-            raise
-        all_of_them = f"{problem.problem}, and {others} other{'s' * (others > 1)} are also unreadable"
-        remedy = f"{problem.remedy}; or skip all such images (`skip_unreadable`)"
-        raise image_files.UnreadableError(all_of_them, remedy) from None
-
-
 def _unreadable(listing: Listing, pixels: Pixels) -> np.ndarray:
     """Which records cannot be read as images, bool (N,). Each is checked independently of all others."""
     stored = listing.stored
@@ -116,7 +100,7 @@ def _unreadable(listing: Listing, pixels: Pixels) -> np.ndarray:
             image_files.decode_whole(
                 stored.read(place), stored.name(place), sizes=(image_files.SIZE_CAP,), channels=3, levels=pixels.levels
             )
-        except image_files.UnreadableError:
+        except paths.UnreadableError:
             return True
         return False
 
@@ -138,7 +122,7 @@ def _with_patients(listing: Listing, owner_key: bytes) -> Listing:
 
 
 def _shape(listing: Listing, pixels: Pixels) -> tuple[int, int, str, float]:
-    """Size, channels, the rule for the size, and the cropped share (`Reading.cropped_share`)."""
+    """Size, channels, the rule for the size, and the cropped share (`Parts.cropped_share`)."""
     if pixels.size is not None and pixels.channels is not None:
         return pixels.size, pixels.channels, "declared", 0.0
     stored, levels = listing.stored, pixels.levels

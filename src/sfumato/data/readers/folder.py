@@ -1,37 +1,36 @@
-"""folder:PATH - image files in one folder for each class."""
+"""folder:PATH - image files in one folder for each class. Folders are listed here; no image is opened."""
 
 from __future__ import annotations
 
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 
 from sfumato._checks import SfumatoError
-from sfumato.data.classes import notes_on_parts, part_by_name, refuse_unwritable, test_part, to_nfc, to_nfd
+from sfumato._files import path_errors
+from sfumato.data import paths
+from sfumato.data.classes import SHOWN, notes_on_parts, part_by_name, refuse_unwritable, test_part, to_nfc, to_nfd
 from sfumato.data.declared import Order
 from sfumato.data.decoding import is_image_file
 from sfumato.data.readers.dicom import BY_PATIENT
 from sfumato.data.readers.files import load_files
-from sfumato.data.readers.layout import (
-    PARTS,
-    existing_folder,
-    is_folder,
-    listing,
-    parts_of,
-    refuse_unclear_classes,
-    status,
-    subfolders,
-)
 from sfumato.data.readers.listing import Listing, ListingBuilder
 from sfumato.data.record_users import BY_CLASS, BY_FOLDER, refuse_several
 from sfumato.data.records import Files, Identities, TextBuffer
 from sfumato.data.source import Parts
 
+PARTS = ("train", "test")
+"""Names of the folders of the two parts."""
+_SIDECARS = frozenset({"thumbs.db", "desktop.ini", "__macosx", "@eadir", "dicomdir"})
 _LAYOUT = "make one folder for each class, such as PATH/cat and PATH/dog, or PATH/train/cat and PATH/test/cat"
-_OF_USERS = "make a folder for each user in each class folder, such as PATH/cat/ann, or PATH/train/cat/ann"
-_OTHERWISE = "give `user_from=class` if each class is one user, or leave it out"
+_OF_USERS = (
+    "make a folder for each user in each class folder, such as PATH/cat/ann, or PATH/train/cat/ann, or give "
+    "`user_from=class` if each class is one user, or leave it out"
+)
 _LEVEL = re.compile(r"folder:([1-9])")
 
 
@@ -52,14 +51,26 @@ def load(path: str, order: Order) -> Parts:
     hold folders of the same names are refused, since either level may be the classes.
     """
     declared = order.declared
-    names = _Names(order)
-    root = existing_folder(path)
+    user_from, class_from = declared.people.user_from, declared.loading.class_from
+    level = _LEVEL.fullmatch(class_from or "folder:1")
+    others = "folder if users have their own folders, or class if each class is one user"
+    by_name = user_from not in (None, BY_CLASS, BY_FOLDER, BY_PATIENT)
+    reading = _Reading(
+        level=int(level[1]) if level else 0,
+        by_folder=user_from == BY_FOLDER,
+        class_from=None if level else _pattern("class_from", class_from, "'class([01])', or a level such as folder:2"),
+        user_from=_pattern("user_from", user_from, rf"'patient-(\d+)_', or {others}") if by_name else None,
+    )
+    root = paths.expanded(path)
+    where, shallow = f"folder {str(root)!r}", reading.level == 1
+    with path_errors(where, "correct the path after folder:"):
+        if not root.is_dir():
+            root.stat()
+            remedy = "give the folder that holds the class folders, or use npz: or csv:"
+            raise SfumatoError(f"{where} is a file", remedy)
     folders = subfolders(root)
-    where = f"folder {str(root)!r}"
-    if not folders and not names.deep:
-        raise SfumatoError(f"{where} has no class folders", names.layout)
     # "train" may be a class of vehicles. It is a part only if it contains class folders itself.
-    holders = [folder for folder in folders if names.in_classes(folder)]
+    holders = [folder for folder in folders if reading.holds_classes(folder)]
     parts, notes = parts_of(holders), ()
     if parts:
         notes = notes_on_parts(parts, where)
@@ -68,120 +79,107 @@ def load(path: str, order: Order) -> Parts:
         parts = read
     else:
         parts = {folder.name: folder for folder in holders if folder.name in PARTS}
-    if not names.deep:
-        _refuse_loose_images(root)
-        if declared.people.user_from != BY_CLASS and declared.loading.class_from is None:
-            top = [inner for part in parts.values() for inner in subfolders(part)] or folders
-            if not {to_nfc(inner.name) for inner in top} <= {*(declared.labels.classes or ())}:
-                refuse_unclear_classes(top, where, by_folder=names.by_folder)
+    if (shallow and not folders) or (not parts and {folder.name for folder in folders} == {*PARTS}):
+        raise SfumatoError(f"{where} has no class folders", _OF_USERS if reading.by_folder else _LAYOUT)
+    if shallow and user_from != BY_CLASS and class_from is None:
+        top = [inner for part in parts.values() for inner in subfolders(part)] or folders
+        if not {to_nfc(inner.name) for inner in top} <= {*(declared.labels.classes or ())}:
+            _refuse_unclear_classes(top, where, by_folder=reading.by_folder)
     if parts:
-        _check_parts(root, folders, parts, names)
-        listing = names.listing({name: parts[name] for name in PARTS})
-    elif {folder.name for folder in folders} == {*PARTS}:
-        raise SfumatoError(f"train and test of {where} have no class folders", names.layout)
-    else:
-        listing = names.listing({None: root})
-    return load_files(listing, order, where=where, notes=(*notes, *names.notes))
+        closed = shallow and declared.labels.classes is None and not declared.purpose.open_set
+        _check_parts(where, folders, parts, closed=closed)
+        for item in listing(root) if shallow else ():
+            if not is_folder(item) and is_image_file(item):
+                raise _outside(item)
+    found = reading.listing({name: parts[name] for name in PARTS} if parts else {None: root})
+    return load_files(found, order, where=where, notes=(*notes, *reading.notes))
 
 
-class _Names:
-    """Finds the class and the user of each file.
+@dataclass(frozen=True, kw_only=True)
+class _Reading:
+    """How the class and the user of each file are found.
 
     Attributes:
-        deep: whether `class_from` names the class by another level than the first, or by the file's name.
-        by_folder: whether folders name the users.
-        closed: whether both parts must have the same classes.
-        layout: the remedy for missing folders.
+        level: level of the folder that names the class, from 1; 0 if the file's name does.
+        by_folder: whether a folder names the user: the one in the class folder, or with another level the first one.
+        class_from, user_from: the patterns of file names, if given.
+        strays: files without an image's name.
+        inner: folders below those that name class and user.
     """
 
-    def __init__(self, order: Order):
-        declared = order.declared
-        user_from, class_from = declared.people.user_from, declared.loading.class_from
-        self.closed = declared.labels.classes is None and not declared.purpose.open_set
-        self._strays: list[Path] = []
-        self._inner: list[Path] = []
-        level = _LEVEL.fullmatch(class_from or "folder:1")
-        self._level = 0 if level is None else int(level[1])
-        self.deep = self._level != 1
-        self.by_folder = user_from == BY_FOLDER
-        self.layout = f"{_OF_USERS}, or {_OTHERWISE}" if self.by_folder else _LAYOUT
-        self._user = self._class = None
-        if user_from not in (None, BY_CLASS, BY_FOLDER, BY_PATIENT):
-            others = "folder if users have their own folders, or class if each class is one user"
-            self._user = _pattern("user_from", user_from, rf"'patient-(\d+)_', or {others}")
-        if level is None:
-            self._class = _pattern("class_from", str(class_from), "'class([01])', or a level such as folder:2")
+    level: int
+    by_folder: bool
+    class_from: re.Pattern[str] | None
+    user_from: re.Pattern[str] | None
+    strays: list[Path] = field(default_factory=list)
+    inner: list[Path] = field(default_factory=list)
+
+    @property
+    def depth(self) -> int:
+        """The fewest folders on the way to a file."""
+        return self.level + self.by_folder if self.level < 2 else self.level
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Notes on folders within class folders, and on files that are not images."""
         notes: list[str] = []
-        if self._inner and not self.deep:
+        if self.inner and self.level == 1 and not self.by_folder:
             notes.append(
-                f"folders within class folders are read with their class ({_listed(self._inner)}); if they are "
+                f"folders within class folders are read with their class ({_listed(self.inner)}); if they are "
                 "users' folders, give `user_from=folder`"
             )
-        if self._strays:
-            notes.append(f"files without an image's extension are ignored: {_listed(self._strays)}")
+        if self.strays:
+            notes.append(f"files without an image's extension are ignored: {_listed(self.strays)}")
         return tuple(notes)
 
-    def in_classes(self, folder: Path) -> bool:
+    def holds_classes(self, folder: Path) -> bool:
         """Whether a folder may be a part: it contains class folders, instead of being one."""
         inner = subfolders(folder)
-        return self.deep or (any(subfolders(item) for item in inner) if self.by_folder else bool(inner))
+        return self.level != 1 or (any(map(subfolders, inner)) if self.by_folder else bool(inner))
 
     def listing(self, parts: Mapping[str | None, Path]) -> Listing:
         """The images in the folder of each part; the key None means both parts."""
-        builder, files, several = ListingBuilder(), TextBuffer(), Identities()
+        builder, files, identities = ListingBuilder(), TextBuffer(), Identities()
         for part, root in parts.items():
-            for file, file_stat, label, user in self._deep_files(root) if self.deep else self._files(root):
-                refuse_unwritable(label, "class name")
+            for file, file_stat, levels in self._files(root, ()):
+                label = levels[self.level - 1] if self.level else self._named(file, "class_from")
+                user = levels[1 if self.level == 1 else 0] if self.by_folder else self._named(file, "user_from")
+                refuse_unwritable(str(label), "class name")
                 refuse_unwritable(str(file), "image", longest=None)
                 if user is not None:
                     refuse_several(user, f"image {str(file)!r}")
-                builder.add(label, part=part, user=user)
+                builder.add(str(label), part=part, user=user)
                 files.append(str(file))
-                several.add(file, file_stat)
-        for first, later in several.repeated():
-            raise SfumatoError(
-                f"images {files[first]!r} and {files[later]!r} are the same file",
-                "keep one of them: the guarantee for one record covers one file name",
-            )
+                identities.add(file, file_stat)
+        identities.refuse_repeated(lambda place: f"image {files[place]!r}")
         return builder.listing(Files(files))
 
-    def _deep_files(self, root: Path) -> Iterator[tuple[Path, os.stat_result, str, str | None]]:
-        """The images at any depth, with their `os.stat`, classes and users."""
-        for file, file_stat in _files(root, self._strays, "folder", inner=self._inner):
-            levels = file.relative_to(root).parts[:-1]
-            if len(levels) < max(self._level, self.by_folder):
-                raise SfumatoError(
-                    f"{str(file)!r} is in too few folders",
-                    "move it to the folder of its class or user, or correct `class_from` and `user_from`",
-                )
-            label = levels[self._level - 1] if self._level else str(self._named(file, "class_from", self._class))
-            yield file, file_stat, label, levels[0] if self.by_folder else self._named(file, "user_from", self._user)
+    def _files(self, folder: Path, levels: tuple[str, ...]) -> Iterator[tuple[Path, os.stat_result, tuple[str, ...]]]:
+        """The images at any depth, with their `os.stat` and the names of the folders on the way."""
+        empty = True
+        for item in listing(folder):
+            item_stat = _status(item)
+            if stat.S_ISDIR(item_stat.st_mode):
+                if len(levels) >= self.depth:
+                    if item.is_symlink():
+                        problem = f"folder {str(folder)!r} holds the link {item.name!r} to a folder"
+                        raise SfumatoError(problem, "put the folder itself there: links may form cycles")
+                    self.inner.append(item)
+                yield from self._files(item, (*levels, item.name))
+                empty = False
+            elif not is_image_file(item):
+                self.strays.append(item)
+            elif len(levels) < self.depth:
+                raise _outside(item)
+            else:
+                empty = False
+                yield item, item_stat, levels
+        if empty:
+            raise SfumatoError(f"folder {str(folder)!r} holds no image", "add images, or remove the folder")
 
-    def _files(self, root: Path) -> Iterator[tuple[Path, os.stat_result, str, str | None]]:
-        """The images in class folders, with their `os.stat`, classes and users."""
-        for folder in subfolders(root):
-            if not self.by_folder:
-                for file, file_stat in _files(folder, self._strays, inner=self._inner):
-                    yield file, file_stat, folder.name, self._named(file, "user_from", self._user)
-                continue
-            for item in listing(folder):
-                if not is_folder(item):
-                    if not is_image_file(item):
-                        self._strays.append(item)
-                        continue
-                    raise SfumatoError(
-                        f"{str(item)!r} is not in a user's folder",
-                        f"`user_from=folder` reads PATH/CLASS/USER/IMAGE; move it to one, or {_OTHERWISE}",
-                    )
-                for file, file_stat in _files(item, self._strays, "user's folder"):
-                    yield file, file_stat, folder.name, item.name
-
-    def _named(self, file: Path, option: str, pattern: re.Pattern[str] | None) -> str | None:
-        """The text that the pattern finds in the file's name; None without a pattern."""
+    def _named(self, file: Path, option: str) -> str | None:
+        """The text that the option's pattern finds in the file's name; None without a pattern."""
+        pattern: re.Pattern[str] | None = getattr(self, option)
         if pattern is None:
             return None
         name = to_nfc(file.name)
@@ -193,6 +191,12 @@ class _Names:
                 "correct the pattern, rename the file, or remove it",
             )
         return text if name == file.name else to_nfd(text)
+
+
+def _outside(file: Path) -> SfumatoError:
+    """The error for an image outside the folders that name its class or user."""
+    remedy = "move it to the folder of its class or user, or correct `class_from` and `user_from`"
+    return SfumatoError(f"{str(file)!r} is in too few folders", remedy)
 
 
 def _listed(places: list[Path]) -> str:
@@ -207,88 +211,106 @@ def _listed(places: list[Path]) -> str:
     return f"{name if name.isprintable() else repr(name)}{others}"
 
 
-def _pattern(option: str, text: str, example: str) -> re.Pattern[str]:
+def _pattern(option: str, text: str | None, example: str) -> re.Pattern[str]:
     """The regular expression that an option gives."""
     try:
-        return re.compile(to_nfc(text))
+        return re.compile(to_nfc(str(text)))
     except re.error as error:
         problem = f"`{option}={text}` is not a regular expression ({error})"
         raise SfumatoError(problem, f"give one such as {example}") from None
 
 
-def _check_parts(root: Path, folders: list[Path], parts: dict[str, Path], names: _Names) -> None:
-    """Refuses folders next to the parts, a missing part, and classes of one part alone unless they are declared."""
+def parts_of(folders: Sequence[Path]) -> dict[str, Path]:
+    """The folders of train, test and validation under any of their names; empty if ambiguous.
+
+    >>> sorted(parts_of([Path("p/Train"), Path("p/val"), Path("p/test")]).items())
+    [('test', PosixPath('p/test')), ('train', PosixPath('p/Train')), ('validation', PosixPath('p/val'))]
+    >>> parts_of([Path("p/train"), Path("p/cat")]), parts_of([Path("p/test"), Path("p/tests")])
+    ({}, {})
+    """
+    parts: dict[str, Path] = {}
+    for folder in folders:
+        part = part_by_name(folder.name)
+        if part is None or part in parts:
+            return {}
+        parts[part] = folder
+    return parts if len(parts) > 1 and "train" in parts else {}
+
+
+def _refuse_unclear_classes(folders: Sequence[Path], where: str, *, by_folder: bool) -> None:
+    """Refuses folders that hold folders of the same names, as in PATH/PATIENT/CLASS: either level may be the classes.
+
+    Args:
+        by_folder: whether the inner folders were declared to be users. Then only fewer names than folders are refused.
+    """
+    held = [{inner.name for inner in subfolders(folder)} for folder in folders]
+    if not all(held):
+        return
+    names = set().union(*held)
+    repeated = len(names) < len(held) and sum(map(len, held)) >= 2 * len(names)
+    same = not by_folder and len(held) > 1 and all(inner == names for inner in held)
+    if len(names) < 2 or not (repeated or same):
+        return
+    first = ", ".join(map(repr, sorted(names)[:SHOWN])) + (", ..." if len(names) > SHOWN else "")
+    raise SfumatoError(
+        f"the {len(held):,} folders of {where} hold folders of the same names ({first}), so either level may be the "
+        "classes",
+        "if these names are the classes, give `class_from=folder:2`, and with it `user_from=folder` and `unit=user` if "
+        "each outer folder is one person's; if the outer folders are the classes, give `class_from=folder:1`",
+    )
+
+
+def _check_parts(where: str, folders: list[Path], parts: dict[str, Path], *, closed: bool) -> None:
+    """Refuses folders beside the parts, a missing part, and if `closed`, classes of one part alone."""
     for folder in folders:
         if folder not in parts.values():
-            if part_by_name(folder.name) and not subfolders(folder):
-                raise SfumatoError(
-                    f"{folder.name} of folder {str(root)!r} has no class folders",
-                    "put its images into class folders, or move it elsewhere",
-                )
             raise SfumatoError(
-                f"folder {str(root)!r} holds {folder.name!r} beside {' and '.join(sorted(parts, reverse=True))}",
+                f"{where} holds {folder.name!r} beside {' and '.join(sorted(parts, reverse=True))}",
                 "keep the two folders train and test, each with class folders, and move the others elsewhere",
             )
     for name in PARTS:
         if name not in parts:
             raise SfumatoError(
-                f"folder {str(root)!r} has no {name!r} beside {next(iter(parts))!r}",
+                f"{where} has no {name!r} beside {next(iter(parts))!r}",
                 f"add {name} with the same class folders, or give only the class folders, which are then split",
             )
-    if names.deep:
-        return
     classes = {name: {to_nfc(folder.name) for folder in subfolders(part)} for name, part in parts.items()}
     only = sorted(classes["train"] ^ classes["test"])
-    if only and names.closed:
+    if only and closed:
         holder, other = ("train", "test") if only[0] in classes["train"] else ("test", "train")
         raise SfumatoError(
-            f"class {only[0]!r} of folder {str(root)!r} is in {holder} and not in {other}",
+            f"class {only[0]!r} of {where} is in {holder} and not in {other}",
             f"add it to {other}, or declare the classes",
         )
-    for part in parts.values():
-        _refuse_loose_images(part)
 
 
-def _files(
-    folder: Path, strays: list[Path], kind: str = "class folder", inner: list[Path] | None = None
-) -> Iterator[tuple[Path, os.stat_result]]:
-    """The images of a folder, with their `os.stat`.
-
-    Args:
-        strays: collects files without an image's name.
-        kind: name of the folder in errors.
-        inner: collects inner folders, which are then read at any depth, except links; None to refuse them.
-    """
-    empty = True
-    for item in listing(folder):
-        file_stat = status(item)
-        if stat.S_ISDIR(file_stat.st_mode):
-            if inner is not None and not item.is_symlink():
-                inner.append(item)
-                yield from _files(item, strays, kind, inner)
-                empty = False
-                continue
-            if inner is not None:
-                raise SfumatoError(
-                    f"{kind} {str(folder)!r} holds the link {item.name!r} to a folder",
-                    "put the folder itself there: links may form cycles",
-                )
-            whose = ", or give `user_from=folder` if it is a user's" if kind == "class folder" else ""
-            raise SfumatoError(
-                f"{kind} {str(folder)!r} holds the folder {item.name!r}", f"put images directly in {kind}s{whose}"
-            )
-        if not is_image_file(item):
-            strays.append(item)
-            continue
-        empty = False
-        yield item, file_stat
-    if empty:
-        raise SfumatoError(f"{kind} {str(folder)!r} holds no image", "add images, or remove the folder")
+def subfolders(folder: Path) -> list[Path]:
+    """The folders in a folder, by name. Only links need a system call."""
+    return [
+        folder / item.name
+        for item in _entries(folder)
+        if (is_folder(folder / item.name) if item.is_symlink() else item.is_dir(follow_symlinks=False))
+    ]
 
 
-def _refuse_loose_images(folder: Path) -> None:
-    for item in listing(folder):
-        if not is_folder(item) and is_image_file(item):
-            raise SfumatoError(
-                f"image {str(item)!r} lies outside every class folder", "move it to the folder of its class"
-            )
+def is_folder(item: Path) -> bool:
+    """Whether the path is a folder, or a link to one."""
+    return stat.S_ISDIR(_status(item).st_mode)
+
+
+def _status(item: Path) -> os.stat_result:
+    """`os.stat` of a path. Errors name it."""
+    with path_errors(repr(str(item)), "correct the link, or remove it"):
+        return paths.status(item)
+
+
+def listing(folder: Path) -> list[Path]:
+    """The contents of a folder by name, without hidden files and sidecar files of Windows and macOS."""
+    return [folder / item.name for item in _entries(folder)]
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    """The contents of a folder as directory entries."""
+    with path_errors(f"folder {str(folder)!r}", "correct the path"), os.scandir(folder) as scan:
+        items = [item for item in scan if not item.name.startswith(".") and item.name.lower() not in _SIDECARS]
+    return sorted(items, key=attrgetter("name"))

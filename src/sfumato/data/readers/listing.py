@@ -103,7 +103,7 @@ class Listing:
         return {"users": users} | {name: None if column is None else column[rows] for name, column in facts.items()}
 
     def reading(self, order: Order) -> dict[str, Any]:
-        """Fields of `Reading`."""
+        """Fields of `Parts`."""
         labels = order.declared.labels
         return {
             "classes_listed": (labels.classes or labels.label_columns or self.written) is not None,

@@ -20,7 +20,7 @@ from sfumato._checks import SfumatoError
 from sfumato.data.classes import part_by_name
 from sfumato.data.declared import Order
 from sfumato.data.readers import python_data
-from sfumato.data.readers.numpy_archive import parts_of
+from sfumato.data.readers.arrays import parts_of
 from sfumato.data.source import Parts
 
 SPLIT_SEED = b"sfumato digits split"
@@ -151,8 +151,7 @@ def load_torchvision(name: str, order: Order) -> Parts:
     sets = _sets(name, kind, root, download=loading.download)
     if name not in IN_ARRAYS:
         return python_data.load_sets(sets, order, where)
-    if order.declared.labels.label_columns is not None:
-        raise SfumatoError(f"`label_columns` are declared, and {where} has one label per image", "leave them out")
+    order.declared.labels.refuse_columns(where)
     names = tuple(str(digit) for digit in range(10)) if name == "MNIST" else tuple(sets["train"].classes)
 
     def originals(dataset: Any) -> np.ndarray:
@@ -206,16 +205,13 @@ def _create(name: str, kind: type, root: Path, options: Mapping[str, Any]) -> An
         reason = " ".join(str(problem).split()) or type(problem).__name__
         if "for argument split" in reason:
             return None
-        fetch = "pass `download=True` to fetch it" if "download" in options else "put its files there yourself"
-        other = f"{'' if 'download' in options else 'pass '}`root` with the folder that holds it"
-        absent = isinstance(problem, FileNotFoundError) or _ABSENT.search(reason) is not None
-        if absent and not options.get("download"):
+        fault, fetch = f"could not be read in {str(root)!r} ({reason})", "put its files there yourself"
+        if options.get("download"):
+            fetch = "check the connection and the folder"
+        elif isinstance(problem, FileNotFoundError) or _ABSENT.search(reason) is not None:
             fault = f"is not in {str(root)!r}, or is damaged there"
-            remedy = f"{fetch}, or {other}"
-        elif options.get("download"):
-            fault = f"could not be downloaded into {str(root)!r} ({reason})"
-            remedy = "check the connection and the folder, or pass `root` with a folder that holds the data set"
-        else:
-            fault = f"could not be read in {str(root)!r} ({reason})"
-            remedy = f"delete its files and {fetch}"
-        raise SfumatoError(f"torchvision:{name} {fault}", remedy) from None
+        if options.get("download") is False:
+            fetch = "pass `download=True` to fetch it"
+        raise SfumatoError(
+            f"torchvision:{name} {fault}", f"{fetch}, or pass `root` with the folder that holds it"
+        ) from None

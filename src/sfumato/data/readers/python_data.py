@@ -25,10 +25,9 @@ from sfumato.data import decoding
 from sfumato.data.classes import declared_names, notes_on_parts, part_by_name, test_part
 from sfumato.data.declared import Order
 from sfumato.data.kinds import KINDS, parse
-from sfumato.data.readers.arrays import parts_from_arrays
+from sfumato.data.readers.arrays import malformed, parts_from_arrays
 from sfumato.data.readers.files import load_files
 from sfumato.data.readers.listing import ListingBuilder, refuse_empty
-from sfumato.data.readers.numpy_archive import malformed, out_of_range
 from sfumato.data.record_users import refuse_several
 from sfumato.data.source import Parts
 
@@ -95,24 +94,20 @@ def refuse(value: Any) -> NoReturn:
     if isinstance(value, os.PathLike):
         parse(os.fspath(value))
     members = value if isinstance(value, (tuple, list)) else value.values() if isinstance(value, Mapping) else (value,)
-    for loader in filter(is_loader, members):
-        raise SfumatoError(
-            f"a {type(loader).__name__} draws batches, but the plan itself samples the participants of each step",
-            "give its `.dataset`",
-        )
-    if (
+    form, remedy = f"a {type(value).__name__}", f"give {TAKEN}"
+    if loaders := [*filter(is_loader, members)]:
+        form = f"a {type(loaders[0]).__name__}"
+        remedy = "give its `.dataset`: the plan itself samples the participants of each step"
+    elif (
         isinstance(value, Iterator)
         or _is_instance("datasets", ("IterableDataset", "IterableDatasetDict"), value)
         or _is_instance("torch.utils.data", "IterableDataset", value)
+        or (hasattr(value, "__getitem__") and not hasattr(value, "__len__"))
     ):
-        raise SfumatoError(
-            f"a {type(value).__name__} is read from its start, but each step samples from all records",
-            "give a map-style data set (with __getitem__ and __len__)",
-        )
-    if hasattr(value, "__getitem__") and not hasattr(value, "__len__"):
-        raise SfumatoError(f"a {type(value).__name__} has no length", "give it `__len__`")
-    form = f"a {type(value).__name__} of {len(value)}" if isinstance(value, (tuple, list)) else type(value).__name__
-    raise SfumatoError(f"source must be data, got {form}", f"give {TAKEN}")
+        remedy = "give a map-style data set (with __getitem__ and __len__): each step samples from all records"
+    elif isinstance(value, (tuple, list)):
+        form += f" of {len(value)}"
+    raise SfumatoError(f"source must be data, got {form}", remedy)
 
 
 def _is_instance(module: str, names: str | tuple[str, ...], value: Any) -> bool:
@@ -366,7 +361,7 @@ def _label_name(
     if not isinstance(label, int):
         return label
     if label < 0 or (names is not None and label >= len(names)):
-        raise SfumatoError(f"{name} has the label {label}, which is no class", "number the classes from 0")
+        raise class_lists.no_class(f"{name} has", label)
     return str(label) if names is None else names[label]
 
 
@@ -410,13 +405,8 @@ def _as_image(image: Any, name: str) -> Image.Image:
     if 0 in array.shape or not (plane or (array.ndim == 3 and array.shape[2] == 3)):
         raise malformed(f"the image of {name}", array, "(H, W), or (H, W, 3) in colour", _ITEMS)
     if array.dtype.kind == "f":
-        if not (array.min() >= 0 and array.max() <= 1):  # true for NaN as well
-            value = next(number for number in array.ravel().tolist() if not 0 <= number <= 1)
-            raise SfumatoError(
-                out_of_range(f"the image of {name}", value).problem,
-                "give the data set without Normalize: images are scaled here by public constants",
-            )
-        array = np.rint(255 * array.astype(np.float64)).astype(np.uint8)
+        remedy = "give the data set without Normalize: images are scaled here by public constants"
+        array = decoding.to_bytes(array, f"the image of {name}", remedy)
     if array.dtype == np.uint8 or (array.dtype == np.uint16 and plane):
         return Image.fromarray(np.ascontiguousarray(array))
     raise malformed(f"the image of {name}", array, "bytes or numbers in [0, 1]", _ITEMS)

@@ -12,7 +12,6 @@ import bisect
 import glob
 import json
 import os
-import re
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -22,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sfumato._checks import SfumatoError, shortened
+from sfumato._checks import SfumatoError
 from sfumato._files import path_errors, refuse_special
 from sfumato.data import paths
 from sfumato.data.classes import part_in_name, parts_read
-from sfumato.data.paths import UnreadableError, expanded
+from sfumato.data.paths import expanded, unreadable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,48 +33,34 @@ if TYPE_CHECKING:
 
 ROOM = 1 << 30
 """Bytes of memory for images of shards. Larger sets stay in their shards."""
-LONGEST_LIST = 100_000
-"""Largest number of shards in a range."""
-
-_BRACES = re.compile(r"\{([^{}]*)\}")
-_RANGE = re.compile(r"(\d+)\.\.(\d+)")
 
 
 def shards_of(argument: str, kind: str, suffix: str) -> list[Path]:
     """The shards of an argument: a file, all shards in a folder by name, or those that match a pattern.
 
     Args:
-        argument: a path, optionally with `*`, `?`, `[...]`, `**` and braces: `train-{000..003}.tar`, `{train,test}`.
+        argument: a path, optionally with `*`, `?`, `[...]` and `**`.
         kind: kind of the source, for errors.
         suffix: suffix of shards in a folder.
     """
-    where = f"{kind}:{argument}"
-    if "://" in argument:
-        raise SfumatoError(f"{where} is a URL, but shards are read from the disk", "download them first")
     place = expanded(argument)
     if place.is_dir():
         shards = _find_files(place, suffix)
         if not shards:
-            remedy = f"correct {where}"
+            remedy = f"correct the path after {kind}:"
             if _find_files(place, ".arrow"):
                 remedy = "give a folder that Hugging Face's datasets saved as hf:PATH, or write dataset.to_parquet"
             raise SfumatoError(f"folder {str(place)!r} holds no file that ends with {suffix}", remedy)
         return shards
     if place.exists():
         return [place]
-    shards = []
-    for pattern in _expanded(str(place), where):
-        matching = sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else [pattern]
-        if not matching:
-            raise SfumatoError(f"no file matches {pattern!r}", f"correct the path after {kind}:")
-        shards += matching
+    shards = sorted(glob.glob(str(place), recursive=True)) if glob.has_magic(str(place)) else [str(place)]
+    if not shards:
+        raise SfumatoError(f"no file matches {str(place)!r}", f"correct the path after {kind}:")
     for path in shards:
         with path_errors(f"shard {path!r}", f"correct the path after {kind}:", "give the files in it"):
             refuse_special(paths.status(path), f"shard {path!r}")
-    once = list(dict.fromkeys(map(Path, shards)))
-    if len(once) < len(shards):
-        raise SfumatoError(f"{where} names a shard twice", "name each once")
-    return once
+    return list(map(Path, shards))
 
 
 def parts_of(shards: Sequence[Path], where: str) -> tuple[list[Path], list[str | None], tuple[str, ...]]:
@@ -107,33 +92,6 @@ def _find_files(folder: Path, suffix: str) -> list[Path]:
 
 def _is_hidden(path: Path) -> bool:
     return any(name.startswith((".", "_")) for name in path.parts)
-
-
-def _expanded(pattern: str, where: str) -> list[str]:
-    """Expands the braces of a pattern.
-
-    >>> _expanded("a-{8..10}.{x,y}", "")
-    ['a-8.x', 'a-8.y', 'a-9.x', 'a-9.y', 'a-10.x', 'a-10.y']
-    >>> _expanded("{000..002}", "")
-    ['000', '001', '002']
-    """
-    braces = _BRACES.search(pattern)
-    if braces is None:
-        return [pattern]
-    numbers = _RANGE.fullmatch(braces[1])
-    if numbers is None:
-        choices = braces[1].split(",")
-    else:
-        first, last = map(int, numbers.groups())
-        if not 0 <= last - first < LONGEST_LIST:
-            raise SfumatoError(
-                f"{shortened(where)} names {last - first + 1:,} shards",
-                f"name 1 to {LONGEST_LIST:,}, in ascending order",
-            )
-        width = len(numbers[1]) if numbers[1].startswith("0") else 0
-        choices = [f"{number:0{width}}" for number in range(first, last + 1)]
-    rest = _expanded(pattern[braces.end() :], where)
-    return [pattern[: braces.start()] + choice + other for choice in choices for other in rest]
 
 
 def place_in(shard: str | os.PathLike[str], inner: object) -> str:
@@ -206,9 +164,7 @@ class ParquetRows:
         group = self._group(place)
         content = self._images(group)[place - self.starts[group]].as_py()
         if not content:
-            raise UnreadableError(
-                f"image {self.name(place)!r} has no bytes", "write the image itself into the table, or remove the row"
-            )
+            raise unreadable(f"image {self.name(place)!r}", "has no bytes", "write the image itself, or remove the row")
         return content
 
     def table(self, group: int, names: Sequence[str]) -> pa.Table:
@@ -256,14 +212,9 @@ def arrow_errors(shard: Path) -> Iterator[None]:
 
     try:
         yield
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError) as problem:
-        reason = str(problem).split("\n")[0][:100]
-        raise SfumatoError(
-            f"shard {str(shard)!r} is not a complete Parquet file ({reason})", "write it again, or remove it"
-        ) from None
-    except OSError as problem:
-        reason = problem.strerror or str(problem).split("\n")[0][:100]
-        raise SfumatoError(f"shard {str(shard)!r} cannot be read ({reason})", "check the file and its disk") from None
+    except (OSError, pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError) as problem:
+        reason = getattr(problem, "strerror", None) or str(problem).split("\n")[0][:100]
+        raise SfumatoError(f"shard {str(shard)!r} cannot be read ({reason})", "write it again, or remove it") from None
 
 
 def features_of(schema: pa.Schema) -> dict[str, dict[str, Any]]:

@@ -7,11 +7,10 @@ from __future__ import annotations
 import csv
 import gzip
 import itertools
-import os
 import re
 import zlib
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
@@ -21,7 +20,15 @@ import numpy as np
 from sfumato._checks import SfumatoError
 from sfumato._files import path_errors, refuse_special
 from sfumato.data import paths
-from sfumato.data.classes import part_by_name, refuse_unwritable, require_declared, require_named, sort_names, to_nfc
+from sfumato.data.classes import (
+    missing,
+    part_by_name,
+    refuse_unwritable,
+    require_declared,
+    require_named,
+    sort_names,
+    to_nfc,
+)
 from sfumato.data.declared import Order, Texts
 from sfumato.data.readers.files import load_files
 from sfumato.data.readers.listing import FACTS, Listing, ListingBuilder, columns_of, not_binary, refuse_empty
@@ -34,13 +41,8 @@ from sfumato.data.tokens import NextWords, Tokens
 _QUOTED = re.compile('"[^"]*"')
 _BINARY = {"0": 0, "1": 1, "0.0": 0, "1.0": 1}
 """Values of a label that is false or true. Tables of floating-point numbers write 1.0."""
-SHOWN = 5
-"""Largest number of further lines named in an error."""
 LONGEST_LINE = 1 << 24
 """Characters. A longer line is refused before it is read completely."""
-
-Lines = Callable[[], Iterator[tuple[int, dict[str, str]]]]
-"""Returns a fresh iterator over line numbers and fields by column."""
 
 
 def load(path: str, order: Order) -> Parts:
@@ -59,12 +61,8 @@ def load(path: str, order: Order) -> Parts:
     first = first_of(table)
     columns = text_columns(first, order.declared.texts)
     if columns is None or order.declared.loading.path_column is not None:
-        return _load_images(table, first, lambda: rows_of(table), order)
-    if order.declared.labels.label_columns is not None:
-        raise SfumatoError(
-            f"`label_columns` are for images, but table {str(table)!r} holds texts",
-            "give one, in a column called label",
-        )
+        return _load_images(table, first, rows_of(table), order)
+    order.declared.labels.refuse_columns(f"table {str(table)!r} of texts")
     return load_texts(table, first, columns, order)
 
 
@@ -73,44 +71,37 @@ def read_frame(frame: Any, order: Order) -> Parts:
     columns = [to_nfc(str(name)) for name in frame.columns]
     plain = frame.astype(object).where(frame.notna(), None)
 
-    def lines() -> Iterator[tuple[int, dict[str, str]]]:
-        for line, values in enumerate(plain.itertuples(index=False, name=None)):
-            yield line, {name: "" if value is None else str(value) for name, value in zip(columns, values, strict=True)}
-
+    texts = (["" if value is None else str(value) for value in row] for row in plain.itertuples(index=False, name=None))
+    lines = ((line, dict(zip(columns, values, strict=True))) for line, values in enumerate(texts))
     return _load_images(Path("DataFrame"), columns, lines, order)
 
 
-def _load_images(table: Path, first: Sequence[str], lines_of: Lines, order: Order) -> Parts:
+def _load_images(
+    table: Path, first: Sequence[str], lines_of: Iterable[tuple[int, dict[str, str]]], order: Order
+) -> Parts:
     classes, labels = order.declared.labels.classes, order.declared.labels.label_columns
     where = f"table {str(table)!r}"
     example = ",".join(["path", *labels]) if labels else "path,label or path,label,user,split"
     remedy = f"begin the table with a line such as {example}"
     columns = columns_of(first, ("path",), order, where, remedy=remedy, labels=labels)
-    builder, files, lines, absent = ListingBuilder(), TextBuffer(), array("q"), array("q")
-    identities = Identities()
-    for line, row in lines_of():
-        facts = facts_of(row, columns, table, line, labels)
+    builder, files, lines, identities = ListingBuilder(), TextBuffer(), array("q"), Identities()
+    for line, row in lines_of:
+        place = f"line {line} of {str(table)!r}"
+        facts = facts_of(row, columns, place, labels)
         path = _resolve(table, facts.pop("path"))
-        if (status := _status(path, f"line {line} of {str(table)!r}")) is None:
-            absent.append(line)
-            continue
+        name = f"image {str(path)!r}, which {place} lists,"
+        with path_errors(name, "correct the path (relative ones start at the table's folder), or remove the line"):
+            status = paths.status(path)
+            refuse_special(status, name)
         identities.add(path, status)
         if classes is not None:
-            require_declared(to_nfc(facts["label"]), classes, f"line {line} of {str(table)!r} has", "the line")
+            require_declared(to_nfc(facts["label"]), classes, f"{place} has", "the line")
         refuse_unwritable(str(path), "image", longest=None)
         builder.add(**facts)
         files.append(str(path))
         lines.append(line)
-    if absent:
-        missing = next(row[columns["path"]] for line, row in lines_of() if line == absent[0])
-        raise _missing_images(table, absent, missing)
     refuse_empty(len(builder), where)
-    for earlier, later in identities.repeated():
-        path = next(row[columns["path"]] for line, row in lines_of() if line == lines[later])
-        raise SfumatoError(
-            f"line {lines[later]} of {str(table)!r} lists {path!r}, which line {lines[earlier]} lists already",
-            "list each image once: the guarantee for one record covers one line",
-        )
+    identities.refuse_repeated(lambda place: f"image {files[place]!r} in line {lines[place]} of {str(table)!r}")
     return load_files(builder.listing(Files(files)), order, where=where, notes=builder.notes(where))
 
 
@@ -130,7 +121,8 @@ def load_texts(table: Path, first: Sequence[str], columns: Sequence[str], order:
                 f"{where} has no column names, so no {absent[0]!r}", "leave `text_column` out, or name the columns"
             )
         for line, row in rows_of(table, names):
-            builder.add(numbered_class(row[names[0]], order, f"line {line} of {str(table)!r}"))
+            place = f"line {line} of {str(table)!r}"
+            builder.add(numbered_class(row[names[0]], order, place))
             buffer.append(" ".join(row[column] or "" for column in columns))
     else:
         labels = None if order.declared.texts.task is None else ()
@@ -138,10 +130,11 @@ def load_texts(table: Path, first: Sequence[str], columns: Sequence[str], order:
         remedy = f"begin the table with a line such as {example}"
         column_of = columns_of(first, columns, order, where, remedy=remedy, labels=labels)
         for line, row in rows_of(table):
-            builder.add(**{"label": "", **facts_of(row, column_of, table, line, labels)})
+            place = f"line {line} of {str(table)!r}"
+            builder.add(**{"label": "", **facts_of(row, column_of, place, labels)})
             text = " ".join(row[column] or "" for column in columns)
             if labels is not None and not text.strip():
-                raise SfumatoError(f"line {line} of {str(table)!r} has no text", "fill it in, or take the line out")
+                raise missing(place, "text")
             buffer.append(text)
     refuse_empty(len(buffer), where)
     return text_parts(builder.listing(Files(buffer)), buffer, order, where, builder.notes(where))
@@ -184,11 +177,9 @@ def _reading(table: Path) -> Iterator[TextIO]:
             settings: dict[str, Any] = {"mode": "rt", "encoding": "utf-8-sig", "newline": ""}
             with gzip.open(table, **settings) if table.suffix == ".gz" else table.open(**settings) as stream:
                 yield stream
-        except (gzip.BadGzipFile, EOFError, zlib.error):
-            remedy = "compress it again, or give it as .csv"
-            raise SfumatoError(f"{where} is not a complete gzip file", remedy) from None
-        except (UnicodeDecodeError, csv.Error) as problem:
-            reason = "it is not UTF-8 text" if isinstance(problem, UnicodeDecodeError) else problem
+        except (gzip.BadGzipFile, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as problem:
+            reason: object = problem if isinstance(problem, csv.Error) else "it is not a complete gzip file"
+            reason = "it is not UTF-8 text" if isinstance(problem, UnicodeDecodeError) else reason
             message = f"{where} cannot be read as comma-separated text ({reason})"
             raise SfumatoError(message, "save it as CSV in UTF-8") from None
 
@@ -220,19 +211,18 @@ def separator(header: str) -> str:
 
 
 def facts_of(
-    row: Mapping[str, str], columns: Mapping[str, str], table: Path, line: int, labels: Sequence[str] | None = None
+    row: Mapping[str, str], columns: Mapping[str, str], where: str, labels: Sequence[str] | None = None
 ) -> dict[str, Any]:
     """The facts of a line, as arguments of `ListingBuilder.add`, and its path. None may be empty.
 
     Args:
         columns, labels: as for `columns_of`.
+        where: name of the line in errors.
     """
-    where = f"line {line} of {str(table)!r}"
     facts: dict[str, Any] = {fact: (row[column] or "").strip() for fact, column in columns.items()}
     for fact, text in facts.items():
         if not text:
-            name = fact if fact in FACTS else columns[fact]
-            raise SfumatoError(f"{where} has no {name}", f"fill in its {name}, or remove the line")
+            raise missing(where, fact if fact in FACTS else columns[fact])
     if "user" in facts:
         refuse_several(facts["user"], where)
     if "split" in facts:
@@ -241,19 +231,11 @@ def facts_of(
         if facts["part"] is None:
             raise SfumatoError(f"{where} has the split {split!r}", "write train, test or validation")
     if labels:
-        facts["label"] = _zeros_and_ones(row, labels, f"{str(table)!r}")
+        facts["label"] = tuple(_BINARY.get((row[column] or "").strip(), -1) for column in labels)
+        for column, value in zip(labels, facts["label"], strict=True):
+            if value < 0:
+                raise not_binary(column, where)
     return {**facts, "filtered": MARK in row}
-
-
-def _zeros_and_ones(row: Mapping[str, str], labels: Sequence[str], where: str) -> tuple[int, ...]:
-    """Whether each label is true. Errors name the column, but no line or value."""
-    values = []
-    for column in labels:
-        value = _BINARY.get((row[column] or "").strip())
-        if value is None:
-            raise not_binary(column, where)
-        values.append(value)
-    return tuple(values)
 
 
 def _resolve(table: Path, text: str) -> Path:
@@ -261,34 +243,6 @@ def _resolve(table: Path, text: str) -> Path:
     Windows separators."""
     path = table.parent / paths.expanded(text)
     return path if "\\" not in text or path.exists() else table.parent / text.replace("\\", "/")
-
-
-def _missing_images(table: Path, lines: Sequence[int], first: str) -> SfumatoError:
-    """The error for listed images that do not exist, with their number and lines."""
-    others = ""
-    if len(lines) > 1:
-        shown = ", ".join(map(str, lines[1 : 1 + SHOWN])) + (", ..." if len(lines) > 1 + SHOWN else "")
-        others = f", and so do {len(lines) - 1:,} other lines ({shown})"
-    path = str(_resolve(table, first.strip()))
-    return SfumatoError(
-        f"line {lines[0]} of {str(table)!r} lists the image {path!r}, which does not exist{others}",
-        "correct the path (relative ones start at the table's folder), or remove the line",
-    )
-
-
-def _status(file: Path, where: str) -> os.stat_result | None:
-    """`os.stat` of a listed file; None if it does not exist. Refuses anything but ordinary files."""
-    try:
-        status = paths.status(file)
-        refuse_special(status, f"image {str(file)!r}, which {where} lists,")
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as problem:
-        raise SfumatoError(
-            f"{where} lists the image {str(file)!r}, which cannot be read ({problem.strerror or problem})",
-            "correct the path, or remove the line",
-        ) from None
-    return status
 
 
 COLUMN = "text"
@@ -375,7 +329,7 @@ def load_numbers(
 
     Args:
         arrays: `x_train` (N, T), `y_train` (N,), `x_test` and `y_test`, and optional further columns.
-        reading: further fields of `Reading`.
+        reading: further fields of `Parts`.
     """
     form, key = _form(order, numbers=True), order.owner_key
 

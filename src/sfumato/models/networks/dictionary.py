@@ -150,7 +150,6 @@ class Scattering(Wavelets):
         zero_classifier(self)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Maps float images (N, C, H, W) to logits (N, classes)."""
         return self.head(self.features(images))
 
 
@@ -203,7 +202,7 @@ class Dictionary(nn.Module):
         wavelets: float | None = None,
     ):
         super().__init__()
-        self.share = 0.0 if wavelets is None else fraction("wavelets", wavelets)
+        self.share = 0.0 if wavelets is None else fraction(wavelets=wavelets)
         self.wavelets = Wavelets(channels=channels, size=size) if self.share else None
         self.norm = NORM_WITH_WAVELETS if self.share else FEATURE_NORM
         prior = prior_for(channels) if prior is None else prior

@@ -37,7 +37,6 @@ class SmallCNN(nn.Module):
         zero_classifier(self)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Maps float images (N, C, H, W) to logits (N, classes)."""
         features = F.relu(self.norm1(self.conv1(images)))
         features = F.max_pool2d(features, 2)
         features = F.relu(self.norm2(self.conv2(features)))
@@ -53,7 +52,6 @@ class Linear(nn.Module):
         zero_classifier(self)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Maps float images (N, C, H, W) to logits (N, classes)."""
         return self.head(images.flatten(1))
 
 
@@ -95,7 +93,6 @@ class Layers(nn.Module):
         self.norm_of_logits = norms.for_logits(units[-1])
 
     def forward(self, images: Tensor) -> Tensor:
-        """Maps float images (N, C, H, W) to logits (N, classes)."""
         features = images
         for number in range(1, self._convolutions + 1):
             features = self.pool(self._activated(f"conv{number}", number, features))  # type: ignore[misc]
@@ -145,7 +142,7 @@ class LeNet5(Layers):
         norm_last: bool | int = False,
         activation: str = "tanh",
     ):
-        norms, act = Norms(norm, norm_last), ACTIVATIONS[one_of("activation", activation, ACTIVATIONS)]
+        norms, act = Norms(norm, norm_last), ACTIVATIONS[one_of(ACTIVATIONS, activation=activation)]
         # 28 x 28 images are padded to the 32 x 32 of the original network; larger images are not padded.
         padding = 2 if min(size) < 32 else 0
         height, width = (((side + 2 * padding - 4) // 2 - 4) // 2 for side in size)
@@ -192,7 +189,6 @@ class TFTutorial(Layers):
         super().__init__(convolutions, units, Norms(norm, norm_last), pool=nn.MaxPool2d(2))
 
     def forward(self, images: Tensor) -> Tensor:
-        """Maps float images (N, C, H, W) to logits (N, classes)."""
         return super().forward(center_crop(images))
 
 

@@ -127,15 +127,12 @@ class WideResNet(nn.Module):
         groups: int = GROUPS,
     ):
         super().__init__()
-        released = one_of("form", form, FORMS) == "de2022"
-        one_of("norm", norm, NORMS)
-        if not isinstance(standardise, bool):
-            raise SfumatoError(f"standardise must be True or False, got {standardise!r}", "give True or False")
-        if GROUPS % positive_integer("groups", groups):
-            raise SfumatoError(f"groups must divide {GROUPS}, got {groups}", "give 1, 2, 4, 8 or 16")
+        released = one_of(FORMS, form=form) == "de2022"
+        one_of(NORMS, norm=norm)
+        one_of(("True", "False"), standardise=f"{standardise}")
+        one_of(("1", "2", "4", "8", "16"), groups=f"{groups}")
         self.layers = layers = Layers(norm=norm, standardise=standardise, groups=groups, released=released)
-        positive_integer("depth", depth)
-        positive_integer("width", width)
+        positive_integer(width=width)
         if depth < 10 or (depth - 4) % 6:
             raise SfumatoError(
                 f"the depth of a Wide-ResNet must be 6n + 4 for a whole n of at least 1, got {depth}",
@@ -155,7 +152,6 @@ class WideResNet(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Maps float images (N, C, H, W) to logits (N, classes)."""
         features = self.layers.activated(self.norm, self.blocks(self.stem(images)))
         return self.head(features.mean((2, 3)))
 
@@ -220,7 +216,6 @@ class ResNet18(nn.Module):
         self.norm_of_logits = norms.for_logits(classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Maps float images (N, C, H, W) to logits (N, classes)."""
         features = self.blocks(F.relu(self.norm(self.stem(images))))
         return self.norm_of_logits(self.head(features.mean((2, 3))))
 
@@ -271,7 +266,6 @@ class VGG(nn.Module):
         self.norm_of_logits = norms.for_logits(classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Maps float images (N, C, H, W) to logits (N, classes)."""
         return self.norm_of_logits(self.head(self.layers(images)))
 
 

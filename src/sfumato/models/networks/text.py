@@ -69,8 +69,8 @@ class BiLSTM(nn.Module):
         norm_last: bool = False,
     ):
         super().__init__()
-        one_of("norm", norm, NORMS)
-        embedding, hidden = positive_integer("embedding", embedding), positive_integer("hidden", hidden)
+        one_of(NORMS, norm=norm)
+        embedding, hidden = positive_integer(embedding=embedding), positive_integer(hidden=hidden)
 
         def normalisation(width: int, *, enabled: bool = True) -> nn.Module:
             return nn.LayerNorm(width) if norm == "layer" and enabled else nn.Identity()
@@ -119,7 +119,7 @@ class NextWordLSTM(nn.Module):
         self, *, classes: int, vocabulary: int, length: int, embedding: int = 96, hidden: int = 670, tied: bool = False
     ):
         super().__init__()
-        embedding, hidden = positive_integer("embedding", embedding), positive_integer("hidden", hidden)
+        embedding, hidden = positive_integer(embedding=embedding), positive_integer(hidden=hidden)
         self.embedding = nn.Embedding(vocabulary, embedding, padding_idx=0)
         self.lstm = nn.LSTM(embedding + 1, hidden, bias=False, batch_first=True)
         self.projection = nn.Linear(hidden, embedding)

@@ -9,18 +9,27 @@ were.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from torch import nn
 
-from sfumato._checks import SfumatoError, number
-from sfumato.models.pretrained import zero_classifier
+from sfumato._checks import SfumatoError, number, one_of
 
 PREFIX = "timm:"
 _DECIDED = frozenset({"cache_dir", "checkpoint_path", "img_size", "in_chans", "num_classes", "weights"})
 """Options that users cannot set, like all `pretrained...` options: a statement would not cover what they bring."""
+
+
+def refuse_unlisted(name: str, short: str, listed: Sequence[str], *, library: str) -> None:
+    """Refuses a network whose name a library does not list."""
+    if short not in listed:
+        near = difflib.get_close_matches(short, listed, n=3)
+        raise SfumatoError(
+            f"{name!r}: {library} has no model of that name",
+            f"did you mean {', '.join(near)}" if near else f"the documentation of {library} lists them",
+        )
 
 
 def check(name: str, options: Mapping[str, Any]) -> None:
@@ -29,11 +38,7 @@ def check(name: str, options: Mapping[str, Any]) -> None:
 
     short = name.removeprefix(PREFIX)
     if not timm.is_model(short):
-        near = difflib.get_close_matches(short, timm.list_models(), n=3)
-        raise SfumatoError(
-            f"model {name!r}: timm {timm.__version__} has no model of that name",
-            f"did you mean {', '.join(near)}" if near else "the documentation of timm lists them",
-        )
+        refuse_unlisted(name, short, timm.list_models(), library=f"timm {timm.__version__}")
     refused = sorted(option for option in options if option in _DECIDED or option.startswith("pretrained"))
     if refused:
         listing = ", ".join(f"{option}={options[option]}" for option in refused)
@@ -107,28 +112,6 @@ def create(
     return model
 
 
-def create_downloaded(
-    name: str, options: Mapping[str, Any], *, classes: int, channels: int, size: tuple[int, int], head: str = "new"
-) -> nn.Module:
-    """Creates the model `timm:NAME` with downloaded weights.
-
-    Args:
-        head: "new" for a classifier of zeros, "pretrained" for the stored one.
-
-    Raises:
-        SfumatoError: `name` is not a timm model, it has no weights, they cannot be fetched, or their head has another
-            number of classes.
-    """
-    require_timm(name)
-    model = create(name, options, classes=classes, channels=channels, size=size, downloaded=True)
-    stored = getattr(model, "pretrained_cfg", {}).get("num_classes")
-    if head == "new":
-        zero_classifier(model)
-    elif stored != classes:
-        raise SfumatoError(f"the weights of {name!r} have a head for {stored} classes, not {classes}", "give head new")
-    return model
-
-
 BLOCKS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 200: (3, 24, 36, 3)}
 """Residual blocks in each of the four stages, by depth."""
 
@@ -148,11 +131,7 @@ def create_nf_resnet(depth: int, *, classes: int, channels: int, skipinit: float
     """
     import timm
 
-    if depth not in BLOCKS:
-        raise SfumatoError(
-            f"the depth of an NF-ResNet must be one of {', '.join(map(str, BLOCKS))}, got {depth}",
-            "choose one of these, as in nf-resnet-50",
-        )
+    one_of([*map(str, BLOCKS)], depth=f"{depth}", remedy="choose one, as in nf-resnet-50")
     model = timm.create_model(
         "nf_resnet50", depths=BLOCKS[depth], skipinit=True, num_classes=classes, in_chans=channels
     )
@@ -171,7 +150,7 @@ def set_skipinit(model: nn.Module, value: float, *, name: str) -> None:
     if not gains:
         raise SfumatoError(f"model {name!r} has no gains to set to skipinit={value}", "leave that option out")
     for gain in gains:
-        nn.init.constant_(gain, number("skipinit", value, remedy="give 0 or 1"))
+        nn.init.constant_(gain, number(skipinit=value, remedy="give 0 or 1"))
 
 
 MOBILENET_GROUPS, RESNET_GROUPS = 2, 32

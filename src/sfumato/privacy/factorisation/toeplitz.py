@@ -13,7 +13,7 @@ from scipy.linalg import toeplitz
 from scipy.optimize import NoConvergence, isotonic_regression, newton_krylov
 from scipy.signal import fftconvolve, lfilter
 
-from sfumato._checks import SfumatoError, below_one, positive, positive_integer, within
+from sfumato._checks import SfumatoError, below_one, positive, positive_integer
 
 Array = NDArray[np.float64]
 
@@ -46,16 +46,16 @@ class Workload:
     rates: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        positive_integer("steps", self.steps)
-        positive_integer("separation", self.separation, remedy="give the least number of steps between participations")
-        below_one("momentum", self.momentum)
+        positive_integer(steps=self.steps)
+        positive_integer(separation=self.separation, remedy="give the least number of steps between participations")
+        below_one(momentum=self.momentum)
         if self.rates is None:
             return
         if not isinstance(self.rates, tuple) or len(self.rates) != self.steps:
             actual = f"{len(self.rates)} of them" if isinstance(self.rates, tuple) else f"{type(self.rates).__name__}"
             raise SfumatoError(f"rates must be a tuple of {self.steps} factors, got {actual}", "give one for each step")
         for rate in self.rates:
-            positive("rates", rate, remedy="give factors above 0, one for each step")
+            positive(rates=rate, remedy="give factors above 0, one for each step")
 
     @property
     def participations(self) -> int:
@@ -193,7 +193,7 @@ def square_root(bands: int, *, momentum: float = 0.0) -> Array:
     >>> square_root(4).tolist()
     [1.0, 0.5, 0.375, 0.3125]
     """
-    k = np.arange(1, positive_integer("bands", bands))
+    k = np.arange(1, positive_integer(bands=bands))
     root = np.append(1.0, np.cumprod((2 * k - 1) / (2 * k)))
     return np.convolve(root, root * momentum ** np.arange(bands))[:bands] if momentum else root
 
@@ -242,11 +242,6 @@ def toeplitz_noise(workload: Workload, inverse: Array) -> NoiseInWeights:
     Args:
         inverse: the first n coefficients of C^-1; (1, 0, 0, ...) for independent noise.
     """
-    if len(inverse) != workload.steps:
-        raise SfumatoError(
-            f"inverse must hold {workload.steps} coefficients, one for each step, got {len(inverse)}",
-            "compute them for all steps of the workload",
-        )
     mean_square, _ = MeanSquare(workload)(inverse)
     (last,) = rows(workload, [workload.steps - 1])
     final = fftconvolve(last[::-1], inverse)[: workload.steps]
@@ -316,7 +311,7 @@ def optimal_banded(workload: Workload, bands: int) -> tuple[float, ...]:
     stable as well (Enestroem and Kakeya). They have nine significant digits, which the same call reproduces on any
     machine.
     """
-    within("bands", positive_integer("bands", bands), None, workload.steps, remedy="give at most one for each step")
+    positive_integer(most=workload.steps, bands=bands, remedy="give at most one for each step")
     loss = NoiseObjective(workload)
     coefficients = _polished(loss, _projected_descent(loss, square_root(bands, momentum=workload.momentum)))
     return tuple(float(f"{value:.9g}") for value in coefficients)

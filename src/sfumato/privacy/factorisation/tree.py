@@ -115,7 +115,7 @@ def _pairs(steps: int, steps_per_tree: int | None, completed: bool) -> Iterator[
     of the node's steps. The prefix sums hold a left node from its own last step until its sibling's, when the two
     merge; a right node only as a part of its parent; the root forever.
     """
-    length = steps if steps_per_tree is None else positive_integer("steps_per_tree", steps_per_tree)
+    length = steps if steps_per_tree is None else positive_integer(steps_per_tree=steps_per_tree)
     for first in range(0, steps, length):
         end = min(first + length, steps)
         height = (end - first - 1).bit_length()

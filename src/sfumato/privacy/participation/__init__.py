@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sfumato._checks import SfumatoError, positive_integer, within
+from sfumato._checks import SfumatoError, positive_integer
 from sfumato.privacy.participation.drifting_poisson import DriftingPoisson
 from sfumato.privacy.participation.rules import CyclicPoisson, FixedOrder, FullBatch, Poisson, TruncatedPoisson
 from sfumato.privacy.participation.rules import Participation as Participation
@@ -20,9 +20,9 @@ def participation_for(*, population: int, batch_size: int, rule: Participation |
     >>> participation_for(population=100, batch_size=20, rule=FixedOrder(batch_size=1))
     FixedOrder(batch_size=20, assignment='random')
     """
-    positive_integer("examples", population, remedy="give the number of training examples")
-    positive_integer("batch_size", batch_size, remedy="give the expected number of examples in a step")
-    within("batch_size", batch_size, None, population, remedy=f"give {population} for full-batch steps")
+    positive_integer(examples=population, remedy="give the number of training examples")
+    remedy = f"give the expected number of examples in a step, {population} for full-batch steps"
+    positive_integer(most=population, batch_size=batch_size, remedy=remedy)
     if rule is None:
         return FullBatch() if batch_size == population else Poisson(batch_size=batch_size)
     rule = rule.with_batch_size(batch_size)
@@ -53,15 +53,12 @@ UNPROVEN: dict[str, tuple[str, str]] = {
 }
 """Rules that people use but no theorem here covers: for each, the reason and the nearest alternative."""
 
-_ALSO = {"shuffled": "shuffling", "shuffle": "shuffling", "without-replacement": "fixed-size", "min-sep": "b-min-sep"}
-
 
 def refuse_unproven(name: object) -> None:
     """Refuse an unproven rule by its name, in any spelling. All other names pass.
 
     >>> refuse_unproven("Poisson")
     """
-    spelt = name.lower().replace("_", "-") if isinstance(name, str) else ""
-    if (rule := _ALSO.get(spelt, spelt)) in UNPROVEN:
+    if (rule := name.lower().replace("_", "-") if isinstance(name, str) else "") in UNPROVEN:
         why, instead = UNPROVEN[rule]
         raise SfumatoError(f"no theorem here covers the participation {name!r}: {why}", instead)

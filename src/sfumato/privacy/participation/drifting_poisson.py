@@ -49,21 +49,16 @@ class DriftingPoisson(BatchedParticipation):
     def __post_init__(self) -> None:
         super().__post_init__()
         remedy = "give the number of steps of a period, such as 100"
-        within("drift", positive_integer("drift", self.period, remedy=remedy), 2, None, remedy=remedy)
-        one_of("drift_shape", self.shape, SHAPES)
+        within(2, None, drift=positive_integer(drift=self.period, remedy=remedy), remedy=remedy)
+        one_of(SHAPES, drift_shape=self.shape)
         if not isinstance(self.sizes, tuple) or len(self.sizes) != 2:
             raise SfumatoError(
                 f"sizes must be two numbers, got {shortened(self.sizes)}", "give the sizes of the two groups"
             )
         for size in self.sizes:
-            positive_integer("sizes", size, remedy="give how many examples each of the two groups has")
-        if not isinstance(self.named, tuple) or not all(isinstance(name, str) and name for name in self.named):
-            raise SfumatoError(
-                f"named must be a tuple of names, got {shortened(self.named)}", "give the names of classes or groups"
-            )
+            positive_integer(sizes=size, remedy="give how many examples each of the two groups has")
 
     def check(self, population: int) -> None:
-        """Refuse a population that this rule cannot draw from."""
         if sum(self.sizes) != population:
             raise SfumatoError(
                 f"the two groups of a drift must make up all {population} examples, got {self.sizes[0]} and "
@@ -71,7 +66,7 @@ class DriftingPoisson(BatchedParticipation):
                 "declare how many examples each of them has",
             )
         remedy = "give at most the smaller of the two groups: all of a group take part when it makes up the whole step"
-        within("batch_size", self.batch_size, None, min(self.sizes), remedy=remedy)
+        within(None, min(self.sizes), batch_size=self.batch_size, remedy=remedy)
 
     def probabilities(self, step: int) -> tuple[float, float]:
         """The probabilities that a record of group 0, and one of group 1, takes part in a step."""
@@ -96,11 +91,9 @@ class DriftingPoisson(BatchedParticipation):
         return first, second
 
     def largest_batch(self, population: int) -> int:
-        """The size of the smaller group."""
         return min(self.sizes)
 
     def facts(self, population: int) -> dict[str, object]:
-        """The expected batch size, the drift, and the two groups with the range of their probabilities."""
         names = f" ({', '.join(self.named)})" if self.named else ""
         peaks = [f"0 to {self.batch_size / size:.4g}" for size in self.sizes]
         return {
@@ -111,7 +104,6 @@ class DriftingPoisson(BatchedParticipation):
         }
 
     def describe(self, population: int, unit: str = "example") -> str:
-        """Its description in a statement; `unit` is the name of a single participant."""
         lines = {"linear": "by straight lines", "cosine": "as a cosine does"}[self.shape]
         others, group = (f"{self.batch_size / size:.6g}" for size in self.sizes)
         named = ", ".join(self.named) or "the second group"
@@ -122,7 +114,6 @@ class DriftingPoisson(BatchedParticipation):
         )
 
     def remark(self, unit: str = "example") -> str:
-        """The same in plain words."""
         article = "An" if unit == "example" else "A"
         return (
             f"The {unit}s form two groups that took turns as the larger part of the training. {article} {unit} took "

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self
 
-from sfumato._checks import SfumatoError, one_of, positive_integer, within
+from sfumato._checks import one_of, positive_integer, within
 from sfumato.privacy.unit import ADJACENCIES
 
 
@@ -74,22 +74,18 @@ class BatchedParticipation(Participation):
     batch_size: int
 
     def __post_init__(self) -> None:
-        positive_integer("batch_size", self.batch_size, remedy="give the expected number of examples in a step")
+        positive_integer(batch_size=self.batch_size, remedy="give the expected number of examples in a step")
 
     def probability(self, population: int) -> float:
-        """q = B / N."""
         return self.batch_size / population
 
     def expected_batch_size(self, population: int) -> int:
-        """B, the divisor of the sums: a public constant, never the realised size."""
         return self.batch_size
 
     def with_batch_size(self, batch_size: int) -> Self:
-        """The same rule with this batch size."""
         return replace(self, batch_size=batch_size)
 
     def facts(self, population: int) -> dict[str, object]:
-        """The expected batch size and the sampling probability."""
         return {"batch_size": self.batch_size, "sampling_probability": self.probability(population)}
 
 
@@ -111,20 +107,13 @@ class Poisson(BatchedParticipation):
     alike = True
 
     def check(self, population: int) -> None:
-        """Refuse a batch size that this rule cannot draw from the population."""
-        if self.batch_size >= population:
-            raise SfumatoError(
-                f"batch_size must be below the number of examples for Poisson sampling, "
-                f"got {self.batch_size} of {population}",
-                "give a smaller batch, or the whole data set for full-batch steps",
-            )
+        remedy = "give a smaller batch, or the whole data set for full-batch steps"
+        within(None, population - 1, batch_size=self.batch_size, remedy=remedy)
 
     def largest_batch(self, population: int) -> int:
-        """N - 1."""
         return population - 1
 
     def describe(self, population: int, unit: str = "example") -> str:
-        """Its description in a statement; `unit` is the name of a single participant."""
         return f"each {unit} drawn into each step with probability {self.probability(population):.6g}"
 
 
@@ -149,11 +138,10 @@ class TruncatedPoisson(Poisson):
     def __post_init__(self) -> None:
         super().__post_init__()
         remedy = "give the size to which larger steps are cut, about four standard deviations above the batch size"
-        largest = positive_integer("largest", self.largest, remedy=remedy)
-        within("largest", largest, self.batch_size, None, remedy=remedy)
+        largest = positive_integer(largest=self.largest, remedy=remedy)
+        within(self.batch_size, None, largest=largest, remedy=remedy)
 
     def largest_batch(self, population: int) -> int:
-        """The number kept in a truncated step."""
         return min(self.largest, population - 1)
 
     @property
@@ -162,18 +150,15 @@ class TruncatedPoisson(Poisson):
         return self.largest
 
     def facts(self, population: int) -> dict[str, object]:
-        """The facts of Poisson sampling, and the largest batch."""
         return {**super().facts(population), "largest_batch": self.largest}
 
     def describe(self, population: int, unit: str = "example") -> str:
-        """Its description in a statement; `unit` is the name of a single participant."""
         return (
             f"each {unit} drawn into each step with probability {self.probability(population):.6g}, at most "
             f"{self.largest} of them, the number of {unit}s being public"
         )
 
     def remark(self, unit: str = "example") -> str:
-        """The same in plain words."""
         return (
             f"Each step drew {unit}s at random and kept at most {self.largest} of them. The number of {unit}s in the "
             "data is taken as public."
@@ -195,23 +180,18 @@ class FullBatch(Participation):
         """Accepts every population."""
 
     def probability(self, population: int) -> float:
-        """The probability that an example takes part in a step: one."""
         return 1.0
 
     def expected_batch_size(self, population: int) -> int:
-        """The divisor of the sums: the declared N, a public constant."""
         return population
 
     def with_batch_size(self, batch_size: int) -> Self:
-        """This rule: its batch is always the population."""
         return self
 
     def gap(self, population: int) -> int:
-        """The number of steps between two participations of a unit: one."""
         return 1
 
     def describe(self, population: int, unit: str = "example") -> str:
-        """Its description in a statement; `unit` is the name of a single participant."""
         return f"every {unit} in every step"
 
 
@@ -243,18 +223,16 @@ class FixedOrder(BatchedParticipation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        one_of("assignment", self.assignment, ASSIGNMENTS)
+        one_of(ASSIGNMENTS, assignment=self.assignment)
 
     def check(self, population: int) -> None:
-        """Refuse a population that this rule cannot draw from."""
-        within("batch_size", self.batch_size, None, population, remedy=f"give at most the {population} examples")
+        within(None, population, batch_size=self.batch_size, remedy=f"give at most the {population} examples")
 
     def bins(self, population: int) -> int:
         """ceil(N / B)."""
         return -(-population // self.batch_size)
 
     def gap(self, population: int) -> int:
-        """The number of steps between two participations of a unit: the number of bins."""
         return self.bins(population)
 
     @property
@@ -263,23 +241,19 @@ class FixedOrder(BatchedParticipation):
         return ("zero-out",) if self.assignment == "position" else tuple(ADJACENCIES)
 
     def probability(self, population: int) -> float:
-        """The probability that an example takes part in a step, averaged over all steps: 1 / bins."""
         return 1 / self.bins(population)
 
     def facts(self, population: int) -> dict[str, object]:
-        """How the bin of an example is decided, and the number of bins."""
         decided = {"random": "a secret draw", "position": "place in the file"}
         return {"order": decided[self.assignment], "batch_size": self.batch_size, "bins": self.bins(population)}
 
     def describe(self, population: int, unit: str = "example") -> str:
-        """Its description in a statement; `unit` is the name of a single participant."""
         bins = self.bins(population)
         if self.assignment == "position":
             return f"each {unit} in every {bins}th step, by its place in the file, whose order is public"
         return f"each {unit} in every {bins}th step, beginning with one of the first {bins} drawn in secret"
 
     def remark(self, unit: str = "example") -> str:
-        """The same in plain words."""
         order = "in an order that was drawn once in secret"
         if self.assignment == "position":
             order = "by its place in the file, whose order is taken as public"
@@ -311,16 +285,11 @@ class CyclicPoisson(BatchedParticipation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive_integer("groups", self.groups, remedy="give at least as many groups as the mechanism has bands")
+        positive_integer(groups=self.groups, remedy="give at least as many groups as the mechanism has bands")
 
     def check(self, population: int) -> None:
-        """Refuse a population that this rule cannot draw from."""
-        if self.groups * self.batch_size > population:
-            raise SfumatoError(
-                f"batch_size times groups must not exceed the number of examples, "
-                f"got {self.batch_size} x {self.groups} of {population}",
-                "give a smaller batch or fewer groups",
-            )
+        remedy = "give a smaller batch or fewer groups: each group must hold a batch"
+        within(None, population // self.groups, batch_size=self.batch_size, remedy=remedy)
 
     def turn_probability(self, population: int) -> float:
         """b B / N: the probability that an example takes part in a step of its own group."""
@@ -332,22 +301,18 @@ class CyclicPoisson(BatchedParticipation):
         return self.groups
 
     def largest_batch(self, population: int) -> int:
-        """The size of a whole group."""
         return population // self.groups
 
     def facts(self, population: int) -> dict[str, object]:
-        """The facts of Poisson sampling, and the number of groups."""
         return {**super().facts(population), "groups": self.groups}
 
     def describe(self, population: int, unit: str = "example") -> str:
-        """Its description in a statement; `unit` is the name of a single participant."""
         return (
             f"each {unit} in one of {self.groups} groups drawn in secret, which take turns, and drawn into each step "
             f"of its group with probability {self.turn_probability(population):.6g}"
         )
 
     def remark(self, unit: str = "example") -> str:
-        """The same in plain words."""
         article = "An" if unit == "example" else "A"
         return (
             f"The {unit}s were split into groups by secret draws, and the groups took turns. {article} {unit} took "

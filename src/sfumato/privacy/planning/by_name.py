@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
-from sfumato._checks import SfumatoError, one_of, positive_integer
+from sfumato._checks import SfumatoError, one_of, positive_integer, within
 from sfumato._choices import choice
 from sfumato.privacy import factorisation
 from sfumato.privacy.mechanism import MECHANISMS, BandedToeplitz, Gaussian, Mechanism, Tree
@@ -102,7 +102,6 @@ class TruncatedByRule(TruncatedPoisson):
     population: int
 
     def largest_batch(self, population: int) -> int:
-        """N - 1, as without truncation."""
         return population - 1
 
     def with_batch_size(self, batch_size: int) -> TruncatedPoisson:  # type: ignore[override]
@@ -159,7 +158,7 @@ class Pair:
         allowed_names = (NAMES_OF_PARTICIPATIONS, NAMES_OF_MECHANISMS, ASSIGNMENTS)
         for name, allowed in zip(("participation", "mechanism", "order"), allowed_names, strict=True):
             if (value := getattr(self, name)) is not None:
-                one_of(name, value, allowed)
+                one_of(allowed, **{name: value})
 
     def with_defaults(self) -> Pair:
         """The pair with the missing names filled in.
@@ -209,14 +208,13 @@ class Pair:
         return TruncatedPoisson(batch_size=1, largest=self.largest_batch)
 
     def _drifting(self, examples: int) -> DriftingPoisson:
-        if self.drift is None:
-            raise SfumatoError("drift must be given for drifting participation, got None", "give its period in steps")
         remedy = f"give how many of the {examples} examples are of the groups that `drift_groups` names"
-        if self.drift_size is None:
-            raise SfumatoError("drift_size must be given for drifting participation, got None", remedy)
-        size = positive_integer("drift_size", self.drift_size, remedy=remedy)
-        if size >= examples:
-            raise SfumatoError(f"drift_size must be below the {examples} examples, got {size}", remedy)
+        for name, how in (("drift", "give its period in steps"), ("drift_size", remedy)):
+            if getattr(self, name) is None:
+                raise SfumatoError(f"{name} must be given for drifting participation, got None", how)
+        size = positive_integer(drift_size=self.drift_size, remedy=remedy)
+        within(None, examples - 1, drift_size=size, remedy=remedy)
+        assert self.drift is not None
         return DriftingPoisson(
             batch_size=1,
             period=self.drift,
@@ -237,7 +235,7 @@ class Pair:
                 bands = self.groups or GROUPS if self.participation == "cyclic" else BANDS
                 if self.bands is not None:
                     remedy = "give the number of steps that the noise is correlated over"
-                    bands = positive_integer("bands", self.bands, remedy=remedy)
+                    bands = positive_integer(bands=self.bands, remedy=remedy)
                 return OptimalToeplitz(bands=bands, momentum=momentum, rates=rates)
         return Gaussian(noise_multiplier=1.0)
 

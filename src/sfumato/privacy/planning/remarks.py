@@ -40,8 +40,6 @@ SHOWN = 12
 EXAMPLE_ACCURACY = 0.9
 """Accuracy without privacy in the example of a forecast."""
 LEAST_SENSIBLE_NOISE = 0.05
-MANY_TURNS = 10
-"""From this many turns on, one turn more or less changes how often an example takes part by at most a tenth."""
 
 
 def figures(plan: PrivacyPlan) -> dict[str, Any]:
@@ -89,7 +87,7 @@ def costs(plan: PrivacyPlan) -> dict[str, Any]:
 
 def notes(plan: PrivacyPlan, classes: int) -> list[str]:
     """Notes on what looks wrong with a plan for this number of classes."""
-    return [*filter(None, (large_delta_note(plan), uneven_turns_note(plan), weak_signal_note(plan, classes)))]
+    return [*filter(None, (large_delta_note(plan), unused_examples_note(plan), weak_signal_note(plan, classes)))]
 
 
 def large_delta_note(plan: PrivacyPlan) -> str | None:
@@ -104,22 +102,13 @@ def large_delta_note(plan: PrivacyPlan) -> str | None:
     return f"delta {plan.delta!r} is above 1/N, a chance at which some records may be published"
 
 
-def uneven_turns_note(plan: PrivacyPlan) -> str | None:
-    """A note if the steps are not whole turns of a fixed order's bins, and the turns are few; None otherwise."""
+def unused_examples_note(plan: PrivacyPlan) -> str | None:
+    """A note if the steps end before every bin of a fixed order took part; None otherwise."""
     rule = plan.participation
-    if not isinstance(rule, FixedOrder):
+    bins = rule.bins(plan.population) if isinstance(rule, FixedOrder) else 0
+    if plan.steps >= bins:
         return None
-    bins = rule.bins(plan.population)
-    turns, more = divmod(plan.steps, bins)
-    length = f"{turns} turn{'s' if turns > 1 else ''}"
-    if not more or turns >= MANY_TURNS:
-        return None
-    if not turns:
-        return f"{plan.steps} steps take {more} of {bins} bins: the examples of the other {bins - more} take no part"
-    return (
-        f"{plan.steps} steps are {length} of {bins} bins and {more} more: examples of the first {more} take part "
-        f"{turns + 1} times, which the guarantee includes, and all others {turns}; {turns * bins} steps would be even"
-    )
+    return f"{plan.steps} of {bins} bins take part: the examples of the other {bins - plan.steps} are not used"
 
 
 def signal_per_class(plan: PrivacyPlan, classes: int) -> float:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from sfumato._checks import SfumatoError, positive
+from sfumato._checks import SfumatoError, positive, within
 from sfumato.privacy.calibration import gaussian_mu
 from sfumato.privacy.loss import FINE_GRID
 from sfumato.privacy.statements.curve import dominating_gaussian, true_positive_rates
@@ -52,10 +52,9 @@ class Epsilon(Target):
     name: ClassVar[str] = "epsilon"
 
     def __post_init__(self) -> None:
-        positive("epsilon", self.limit, remedy="give the privacy budget, a number such as 3")
+        positive(epsilon=self.limit, remedy="give the privacy budget, a number such as 3")
 
     def cost(self, plan: Any, *, accountant: str = "pld", grid: float = FINE_GRID) -> float:
-        """Epsilon by the accountant, and no less than by "pld"."""
         return plan.cost(accountant=accountant, grid=grid)
 
     def mu(self, delta: float) -> float:
@@ -75,7 +74,7 @@ class Mu(Target):
     measure: ClassVar[str] = "mu"
 
     def __post_init__(self) -> None:
-        positive("mu", self.limit, remedy="give the mu of Gaussian differential privacy, a number such as 1")
+        positive(mu=self.limit, remedy="give the mu of Gaussian differential privacy, a number such as 1")
 
     def cost(self, plan: Any, *, accountant: str = "pld", grid: float = FINE_GRID) -> float:
         """The mu of the plan's statement, before it is rounded up."""
@@ -83,7 +82,6 @@ class Mu(Target):
         return dominating_gaussian(plan, grid=grid)[0]
 
     def mu(self, delta: float) -> float:
-        """Mu itself."""
         return self.limit
 
 
@@ -108,12 +106,9 @@ class AttackRisk(Target):
     measure: ClassVar[str] = "true_positive_rate"
 
     def __post_init__(self) -> None:
-        if not RAREST_ALARM <= self.false_alarms <= COMMONEST_ALARM:
-            raise SfumatoError(
-                f"the false-positive rate of attack_risk must lie between {RAREST_ALARM:g} and "
-                f"{COMMONEST_ALARM:g}, got {self.false_alarms:g}",
-                "give a rate such as 0.001, one false alarm in a thousand",
-            )
+        remedy = "give a rate such as 0.001, one false alarm in a thousand"
+        what = "the false-positive rate of attack_risk"
+        within(RAREST_ALARM, COMMONEST_ALARM, optional=False, remedy=remedy, **{what: self.false_alarms})
         if not self.false_alarms < self.limit < 1:
             raise SfumatoError(
                 f"the true-positive rate of attack_risk must lie between its false-positive rate and 1, got "
@@ -135,14 +130,12 @@ class AttackRisk(Target):
 
     @property
     def value(self) -> str:
-        """TPR@FPR."""
         return f"{self.limit!r}@{self.false_alarms!r}"
 
     def __str__(self) -> str:
         return f"attack risk {self.value}"
 
     def cost(self, plan: Any, *, accountant: str = "pld", grid: float = FINE_GRID) -> float:
-        """The plan's largest true-positive rate at this false-positive rate."""
         _require_curve(self, accountant)
         return true_positive_rates(plan, [self.false_alarms], grid=grid)[0]
 

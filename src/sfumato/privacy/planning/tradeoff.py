@@ -197,11 +197,14 @@ def frontier(
     Errors: `SfumatoError` if a value is out of range, or if a noise multiplier of the grid does not allow a single
     step.
     """
-    positive("epsilon", epsilon, remedy="give the privacy budget, a number such as 3")
-    fraction("delta", delta, remedy="give a number such as 1e-5, well below 1/N")
+    positive(epsilon=epsilon, remedy="give the privacy budget, a number such as 3")
+    fraction(delta=delta, remedy="give a number such as 1e-5, well below 1/N")
     fixed = {"examples": examples, "batch_size": batch_size, "delta": delta}
     single_step, mu = PrivacyPlan.calibrate(**fixed, steps=1, noise_multiplier=1.0), gaussian_mu(epsilon, delta)
-    grid = _grid(single_step, mu) if noise_multipliers is None else [_sensible(sigma) for sigma in noise_multipliers]
+    for sigma in noise_multipliers or ():  # the range in which the accountant has been tested
+        remedy = "give numbers such as 1 2 4 8"
+        within(0.1, 10_000, noise_multiplier=number(noise_multiplier=sigma, remedy=remedy), remedy=remedy)
+    grid = _grid(single_step, mu) if noise_multipliers is None else map(float, noise_multipliers)
     wanted: list[tuple[str | None, dict[str, Any]]] = [
         *((rule, {"steps": steps}) for rule, steps in _rule_points(single_step, epsilon, epochs)),
         *((None, {"noise_multiplier": sigma}) for sigma in sorted(grid, reverse=True)),
@@ -234,7 +237,7 @@ def _rule_points(plan: PrivacyPlan, epsilon: float, epochs: float | None) -> lis
     by_rule = min(steps_by_rule(epsilon, batch, population), MAX_STEPS)
     marked = [("steps", by_rule)]
     if epochs is not None:
-        fit = math.floor(positive("epochs", epochs, remedy="give a number such as 100") * population / batch)
+        fit = math.floor(positive(epochs=epochs, remedy="give a number such as 100") * population / batch)
         if fit < 1:
             raise SfumatoError(
                 f"epochs must allow at least one step, got {epochs:g} for batches of {batch} of {population}",
@@ -243,13 +246,6 @@ def _rule_points(plan: PrivacyPlan, epsilon: float, epochs: float | None) -> lis
         if fit < by_rule:
             marked.append(("epochs", fit))
     return marked
-
-
-def _sensible(sigma: float) -> float:
-    """The noise multiplier, if it is in the range in which the accountant has been tested."""
-    number("noise_multiplier", sigma)
-    within("noise_multiplier", sigma, 0.1, 10_000, remedy="give numbers such as 1 2 4 8")
-    return float(sigma)
 
 
 def _grid(plan: PrivacyPlan, mu: float) -> tuple[float, ...]:

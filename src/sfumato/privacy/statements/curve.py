@@ -60,7 +60,7 @@ def true_positive_rates(plan: Curved, false_alarms: Sequence[float], *, grid: fl
     """
     import numpy as np
 
-    rates = np.array([fraction("false_alarms", rate, remedy="give rates such as 0.001") for rate in false_alarms])
+    rates = np.array([fraction(false_alarms=rate, remedy="give rates such as 0.001") for rate in false_alarms])
     epsilons, deltas = (np.asarray(values)[:, None] for values in curve(plan, grid))
     grown = np.exp(epsilons) * rates + deltas
     missed = 1 - np.exp(-epsilons) * (1 - deltas - rates)
@@ -139,24 +139,15 @@ def curve_fields(plan: Curved) -> dict[str, Any]:
     `true_positive_rates`.
     """
     rates = zip(FALSE_ALARMS, true_positive_rates(plan, FALSE_ALARMS), strict=True)
-    return {
-        "curve": [{"epsilon": epsilon, "delta": delta} for epsilon, delta in _pairs(plan)],
-        "mu": _mu(plan),
-        "true_positives": {f"{rate:g}": min(ceiling(value, 4), 1.0) for rate, value in rates},
-    }
-
-
-def _pairs(plan: Curved) -> list[tuple[float, float]]:
     epsilons, deltas = curve(plan)
     delta_at = dict(zip(epsilons.tolist(), deltas, strict=True))
-    return [(epsilon, max(up_to_digits(delta_at[epsilon]), LEAST_DELTA)) for epsilon in EPSILONS]
-
-
-def _mu(plan: Curved) -> dict[str, float] | None:
     mu, spared = dominating_gaussian(plan)
-    if not math.isfinite(mu):
-        return None
-    return {"mu": ceiling(mu, 4), "except_with": spared, "gap": ceiling(_gap(plan, mu), 3) if spared else 0.0}
+    gap = ceiling(_gap(plan, mu), 3) if spared and math.isfinite(mu) else 0.0
+    return {
+        "curve": [{"epsilon": one, "delta": max(up_to_digits(delta_at[one]), LEAST_DELTA)} for one in EPSILONS],
+        "mu": {"mu": ceiling(mu, 4), "except_with": spared, "gap": gap} if math.isfinite(mu) else None,
+        "true_positives": {f"{rate:g}": min(ceiling(value, 4), 1.0) for rate, value in rates},
+    }
 
 
 def dominating_gaussian(plan: Curved, *, grid: float = FINE_GRID) -> tuple[float, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from sfumato._checks import SfumatoError, positive_integer, within
+from sfumato._checks import SfumatoError, positive_integer
 from sfumato.privacy.loss import COARSE_GRID, FINE_GRID, Loss, Part
 from sfumato.privacy.plan import PrivacyPlan
 from sfumato.privacy.theorems.composed_gaussian import OneGaussian
@@ -124,9 +124,8 @@ def group_epsilon(plan: PrivacyPlan, delta: float | None = None) -> float | None
 
 
 def _refuse_other_units(plan: PrivacyPlan, images: int) -> None:
-    positive_integer("images", images, remedy="give how many of the examples are the person's")
     if not isinstance(plan.unit, Example):
         raise SfumatoError(
             f"the plan's unit is a {plan.unit.name}, and so is its epsilon", "use a plan whose unit is an example"
         )
-    within("images", images, None, plan.population, remedy="give at most the number of examples")
+    positive_integer(most=plan.population, images=images, remedy="give how many of the examples are the person's")

@@ -10,16 +10,16 @@ from typing import Any, Self
 
 from sfumato._checks import SfumatoError
 from sfumato.privacy.plan import PrivacyPlan
-from sfumato.privacy.statements.circumstances import Circumstances
-from sfumato.privacy.statements.curve import curve_fields
-from sfumato.privacy.statements.display import StatementBase, ceiling, percent_up, rounded_up
-from sfumato.privacy.statements.no_guarantee import (
+from sfumato.privacy.statements.circumstances import (
     OPENING,
+    Circumstances,
     ClippedWithoutNoise,
     DisprovedClaim,
     NoGuarantee,
     NoPrivateData,
 )
+from sfumato.privacy.statements.curve import curve_fields
+from sfumato.privacy.statements.display import StatementBase, ceiling, percent_up, rounded_up
 from sfumato.privacy.statements.other_units import group_epsilon
 from sfumato.privacy.statements.wording import ProcessCounts, Wording, not_covered, release_fields, wording
 from sfumato.privacy.theorems.theorem import Theorem

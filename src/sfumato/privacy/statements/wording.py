@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sfumato._checks import SfumatoError
+from sfumato._checks import positive_integer, whole_number, within
 from sfumato.privacy.ledger import Entry, Ledger
 from sfumato.privacy.plan import PrivacyPlan
 from sfumato.privacy.statements.circumstances import FACT_NAMES, FILTERED, ORIGINS, PREPARATION, Circumstances, Search
@@ -143,12 +143,9 @@ class ProcessCounts:
     machines: int
 
     def __post_init__(self) -> None:
-        numbers = (self.processes, self.machines)
-        if any(type(number) is not int for number in numbers) or not 2 <= self.processes >= self.machines >= 1:
-            raise SfumatoError(
-                f"a run was computed by {self.processes!r} processes on {self.machines!r} machines",
-                "give at least two processes, and no more machines than processes",
-            )
+        remedy = "give at least two processes, and no more machines than processes"
+        whole_number(least=2, processes=self.processes, remedy=remedy)
+        within(None, self.processes, machines=positive_integer(machines=self.machines), remedy=remedy)
 
     @classmethod
     def from_entries(cls, entries: Iterable[Entry]) -> ProcessCounts | None:
@@ -200,10 +197,7 @@ class ProcessCounts:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ProcessCounts:
         """The value that `to_dict` wrote."""
-        try:
-            return cls(processes=data["processes"], machines=data["machines"])
-        except (KeyError, TypeError):
-            raise SfumatoError("the record does not say who computed", "restore it from a copy") from None
+        return cls(processes=data["processes"], machines=data["machines"])
 
 
 def not_covered(words: Wording, facts: Circumstances, computed: ProcessCounts | None) -> list[str]:
@@ -214,8 +208,11 @@ def not_covered(words: Wording, facts: Circumstances, computed: ProcessCounts | 
         facts: the circumstances that the statement must mention.
         computed: who has seen sums before the noise.
     """
-    lines = _data_lines(facts)
-    lines += [
+    return [
+        *_if(facts.seeded, "Everything. All randomness follows from a seed: train without one for a guarantee."),
+        *([] if computed is None else [computed.not_covered]),
+        *_choice_lines(facts),
+        *_data_lines(facts),
         "Earlier runs on the same data, and choices made by looking at them. Their epsilons add up.",
         "Side channels: running time, memory use, crashes, and anything else of the run that can be observed.",
         *words.not_covered,
@@ -224,12 +221,10 @@ def not_covered(words: Wording, facts: Circumstances, computed: ProcessCounts | 
         f"{'' if facts.noise_grid is None else ', SHAKE-256'} and Philox with a {facts.key_bits}-bit key).",
         "The record is consistent, but its author could have written a different one.",
     ]
-    lines[:0] = _choice_lines(facts)
-    if computed is not None:
-        lines.insert(0, computed.not_covered)
-    if facts.seeded:
-        lines.insert(0, "Everything. All randomness follows from a seed: train without one for a guarantee.")
-    return lines
+
+
+def _if(condition: object, *lines: str) -> tuple[str, ...]:
+    return lines if condition else ()
 
 
 def _data_lines(facts: Circumstances) -> list[str]:
@@ -259,46 +254,43 @@ def _data_lines(facts: Circumstances) -> list[str]:
 
 def _choice_lines(facts: Circumstances) -> list[str]:
     """Lines about choices and earlier training, the most serious first."""
-    lines: list[str] = []
-    if facts.own_loop:
-        lines.insert(
-            0,
+    scaled = "the means of a StandardScaler that was fitted on them"
+    such = scaled if PREPARATION in facts.own_code else "class weights counted from their labels"
+    return [
+        *([] if facts.search is None else [_search_line(facts.search)]),
+        *_if(facts.filtered, FILTERED),
+        *(words for name, words in ORIGINS.items() if name in facts.origins),
+        *_if(
+            facts.public_filtered,
+            "The choice of these public examples. They were filtered by looking at private data without noise.",
+        ),
+        *_if(
+            facts.public_examples,
+            f"The {facts.public_examples} examples whose statistics normalise the model, and the choice of their data "
+            "set. Their owner declared them public.",
+        ),
+        *_if(
+            facts.steps_taken is not None,
+            f"The choice to end the run after {facts.steps_taken} steps, which may depend on its results.",
+        ),
+        *_if(
+            facts.own_code,
+            f"The owner's own {' and '.join(facts.own_code)}. sfumato trusts the owner that nothing in it was made "
+            f"from private records, such as {such}.",
+        ),
+        *_if(
+            facts.own_loop,
             "The owner's own code around the steps. It may have used private records in other ways, for example to "
             "choose a learning rate.",
-        )
-    if facts.rounds:
-        lines += [
+        ),
+        *_if(
+            facts.rounds,
             "Records of the same person at other sites of the federation. Each site has its own statement, and their "
             "epsilons add up.",
             "Rounds in which this site sends nothing. An error that a single record causes ends the site's step, and "
             "the others see that nothing comes.",
-        ]
-    if facts.own_code:
-        scaled = "the means of a StandardScaler that was fitted on them"
-        such = scaled if PREPARATION in facts.own_code else "class weights counted from their labels"
-        lines.insert(
-            0,
-            f"The owner's own {' and '.join(facts.own_code)}. sfumato trusts the owner that nothing in it was made "
-            f"from private records, such as {such}.",
-        )
-    if facts.steps_taken is not None:
-        lines.insert(0, f"The choice to end the run after {facts.steps_taken} steps, which may depend on its results.")
-    if facts.public_examples:
-        lines.insert(
-            0,
-            f"The {facts.public_examples} examples whose statistics normalise the model, and the choice of their data "
-            "set. Their owner declared them public.",
-        )
-    if facts.public_filtered:
-        lines.insert(
-            0, "The choice of these public examples. They were filtered by looking at private data without noise."
-        )
-    lines[:0] = [words for name, words in ORIGINS.items() if name in facts.origins]
-    if facts.filtered:
-        lines.insert(0, FILTERED)
-    if facts.search is not None:
-        lines.insert(0, _search_line(facts.search))
-    return lines
+        ),
+    ]
 
 
 def _share_lines(facts: Circumstances) -> list[str]:

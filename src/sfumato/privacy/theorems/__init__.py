@@ -63,7 +63,7 @@ _MOVES_OTHERS: dict[type[Participation], tuple[str, str]] = {
 def theorem_for(plan: Plan) -> Theorem:
     """The row that covers this plan. Otherwise refuses, with the reason and the nearest rows."""
     rule, mechanism, allowed = type(plan.participation), type(plan.mechanism), plan.participation.adjacencies
-    row = next((row for row in TABLE if row.covers_plan(plan)), None)
+    row = next((row for row in TABLE if rule in row.participations and mechanism in row.mechanisms), None)
     if row is None:
         having = (row.participations for row in TABLE if mechanism in row.mechanisms)
         nearest = [f"{mechanism.name} with {_names(*having)}"]

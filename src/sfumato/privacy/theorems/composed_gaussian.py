@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -63,10 +64,10 @@ class OneGaussian(Part):
         precision: 1 / s^2 = sum_i T_i / s_i^2.
     """
 
+    has_renyi = True
     precision: float
 
     def and_then(self, other: Part) -> Part | None:
-        """Merge exactly with another Gaussian release without sampling."""
         return OneGaussian(precision=self.precision + other.precision) if isinstance(other, OneGaussian) else None
 
     @property
@@ -90,18 +91,16 @@ class OneGaussian(Part):
 
     @property
     def coarsening(self) -> float:
-        """The coarsening of one release that is sampled with probability 1."""
         return self._sampled.coarsening
 
     def repeats(self, width: float) -> tuple[Repeats]:
-        """One release, to compose with others."""
         return self._sampled.repeats(width)
 
-    def event(self) -> Any:
-        """dp-accounting's event."""
-        import dp_accounting
+    def renyi(self, orders: Sequence[float]) -> Any:
+        """a / (2 s^2) at each order a."""
+        import numpy as np
 
-        return dp_accounting.GaussianDpEvent(self.sigma)
+        return np.array([order / (2 * self.sigma**2) for order in orders])
 
     @property
     def _sampled(self) -> SampledGaussians:

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from sfumato._checks import SfumatoError
-from sfumato.privacy.loss import Part, Repeats, event_of
+from sfumato.privacy.loss import Part, Repeats
 from sfumato.privacy.mechanism import Gaussian
 from sfumato.privacy.participation import DriftingPoisson
 from sfumato.privacy.participation.drifting_poisson import Counts
 from sfumato.privacy.theorems.poisson_gaussian import PoissonGaussian, SampledGaussians
-from sfumato.privacy.theorems.theorem import Plan, Theorem, grid
+from sfumato.privacy.theorems.theorem import Plan, Theorem
 
 MOST = 200
 """The most probabilities that are accounted for separately. If there are more, neighbours are merged (`_coarsened`)."""
@@ -70,6 +70,7 @@ class DriftingGaussians(Part):
     one of the other group is one removal and one addition: two units.
     """
 
+    has_renyi = True
     sigma: float
     groups: tuple[Counts, Counts]
 
@@ -85,7 +86,6 @@ class DriftingGaussians(Part):
 
     @property
     def coarsening(self) -> float:
-        """The coarsening of `approximation`."""
         return self.approximation.coarsening
 
     def repeats(self, width: float) -> tuple[Repeats, ...]:
@@ -97,25 +97,19 @@ class DriftingGaussians(Part):
         return tuple(self._steps(group, width) for group in distinct)
 
     def dominating(self, width: float) -> Repeats:
-        """In place i, the larger of the i-th largest probabilities of the two groups."""
-        return self._steps(_coarsened(_placewise(*self.groups)), width)
+        return self._steps(self._worst, width)
 
     def _steps(self, group: Counts, width: float) -> Repeats:
         return tuple((_step_distribution(self.sigma, q, width), count) for q, count in group)
 
-    def event(self) -> Any:
-        """dp-accounting's event of steps that cost at least as much as either group's, and no more if one dominates."""
-        return event_of(self._worst)
-
     def renyi(self, orders: Sequence[float]) -> Any:
-        """The Renyi divergence of these steps at each order."""
-        return sum(part.renyi(orders) for part in self._worst)
+        parts = (SampledGaussians(sigma=self.sigma, probability=q, steps=count) for q, count in self._worst)
+        return sum(part.renyi(orders) for part in parts)
 
     @property
-    def _worst(self) -> list[SampledGaussians]:
+    def _worst(self) -> Counts:
         """In place i, the larger of the i-th largest probabilities of the two groups: it dominates the smaller one."""
-        worst = _coarsened(_placewise(*self.groups))
-        return [SampledGaussians(sigma=self.sigma, probability=q, steps=count) for q, count in worst]
+        return _coarsened(_placewise(*self.groups))
 
 
 def _placewise(first: Counts, second: Counts) -> Counts:
@@ -177,7 +171,7 @@ def _removed(sigma: float, q: float, width: float) -> Any:
     import numpy as np
     from scipy.special import ndtr
 
-    from sfumato.privacy.theorems.connect_dots import connect_dots
+    from sfumato.privacy.theorems.sampled_losses import connect_dots, grid
 
     step = _OneStep(sigma, q)
     low, _, epsilons = grid(step.ends[0], step.ends[1], width)
@@ -191,7 +185,7 @@ def _added(sigma: float, q: float, width: float) -> Any:
     import numpy as np
     from scipy.special import ndtr
 
-    from sfumato.privacy.theorems.connect_dots import connect_dots
+    from sfumato.privacy.theorems.sampled_losses import connect_dots, grid
 
     step = _OneStep(sigma, q)
     low, _, epsilons = grid(-step.ends[1], -step.ends[0], width)

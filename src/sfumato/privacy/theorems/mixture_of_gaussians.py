@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from sfumato.privacy.theorems.theorem import RepeatedSteps, grid
+from sfumato.privacy.theorems.theorem import RepeatedSteps
 
 NEGLIGIBLE = 1e-20
 """The per-step probability of record counts that are cut off. It is added to delta."""
@@ -56,7 +56,6 @@ class MixedGaussians(RepeatedSteps):
 
     @property
     def coarsening(self) -> float:
-        """Finer if a step's losses are tiny, wider if they spread far: a hundred to a million grid points."""
         typical = self.records * self.probability / self.sigma
         reach = _curve(self.sigma, self.probability, self.records).losses[-1]
         return max(min(1.0, typical / 0.003), reach / 10, math.sqrt(self.steps) * typical / 20)
@@ -71,7 +70,7 @@ class MixedGaussians(RepeatedSteps):
         from dp_accounting.pld import privacy_loss_distribution
         from scipy.special import log_ndtr, logsumexp
 
-        from sfumato.privacy.theorems.connect_dots import connect_dots
+        from sfumato.privacy.theorems.sampled_losses import connect_dots, grid
 
         counts, masses, lost = _weights(self.records, self.probability)
         sigma, curve = self.sigma, _curve(self.sigma, self.probability, self.records)

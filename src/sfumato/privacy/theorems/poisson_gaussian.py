@@ -25,12 +25,10 @@ class PoissonGaussian(Theorem):
     tight = "privacy loss distribution (PLD)"
 
     def part(self, plan: Plan, steps: int) -> SampledGaussians:
-        """The self-composition of one step's privacy loss distribution."""
         probability = plan.participation.probability(plan.population)
         return SampledGaussians(sigma=self.relative_noise(plan), probability=probability, steps=steps)
 
     def equivalent_steps(self, plan: Plan, mu: float) -> float:
-        """The number of steps T whose composition tends to the Gaussian mechanism of mu."""
         return self.part(plan, 1).equivalent_steps(mu)
 
 
@@ -38,6 +36,7 @@ class PoissonGaussian(Theorem):
 class SampledGaussians(RepeatedSteps):
     """`steps` Gaussian releases of noise `sigma` over the sensitivity, each sampled with this probability."""
 
+    has_renyi = True
     sigma: float
     probability: float
 
@@ -57,22 +56,11 @@ class SampledGaussians(RepeatedSteps):
         return max(min(1.0, typical / 0.003), loss_range(self.sigma) / 10, math.sqrt(self.steps) * typical / 20)
 
     def step_distribution(self, width: float) -> Any:
-        """The privacy loss distribution of one step."""
         from sfumato.privacy.theorems.sampled_losses import sampled_gaussian
 
         return sampled_gaussian(self.sigma, self.probability, width)
 
-    def event(self) -> Any:
-        """dp-accounting's event of all steps."""
-        import dp_accounting
-
-        gaussian = dp_accounting.GaussianDpEvent(self.sigma)
-        return dp_accounting.SelfComposedDpEvent(
-            dp_accounting.PoissonSampledDpEvent(self.probability, gaussian), self.steps
-        )
-
     def renyi(self, orders: Sequence[float]) -> Any:
-        """The Renyi divergence of all steps at each order."""
         from sfumato.privacy.theorems.sampled_losses import sampled_gaussian_renyi
 
         return self.steps * sampled_gaussian_renyi(self.sigma, self.probability, orders)
@@ -94,7 +82,6 @@ class TruncatedGaussian(PoissonGaussian):
     )
 
     def part(self, plan: Plan, steps: int) -> TruncatedGaussians:
-        """The self-composition of one step's privacy loss distribution."""
         rule = plan.participation
         assert isinstance(rule, TruncatedPoisson)
         return TruncatedGaussians(
@@ -113,6 +100,7 @@ class TruncatedGaussians(SampledGaussians):
     The rough step count (`equivalent_steps`) ignores the truncation.
     """
 
+    has_renyi = False
     largest: int
     population: int
 
@@ -121,14 +109,7 @@ class TruncatedGaussians(SampledGaussians):
         """As without truncation, or as wide as needed if another record takes the unit's place: the sum moves by 2."""
         return max(super().coarsening, loss_range(self.sigma / 2) / 5)
 
-    def event(self) -> None:
-        """None: no Renyi divergence is known here."""
-
-    def renyi(self, orders: Sequence[float]) -> None:
-        """None."""
-
     def step_distribution(self, width: float) -> Any:
-        """The privacy loss distribution of one step."""
         from dp_accounting.pld import privacy_loss_distribution
         from dp_accounting.privacy_accountant import NeighboringRelation
 
@@ -153,7 +134,6 @@ class CyclicBanded(Theorem):
     tight = PoissonGaussian.tight
 
     def check(self, plan: Plan) -> None:
-        """Refuse a mechanism with more bands than there are groups."""
         super().check(plan)
         bands, groups = len(_coefficients(plan)), _rule(plan).groups
         if bands > groups:

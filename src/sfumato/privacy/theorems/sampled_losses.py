@@ -1,5 +1,6 @@
-"""The privacy losses of one Poisson-sampled Gaussian release: their distribution, and its Renyi divergences.
+"""Privacy losses on a grid, and those of one Poisson-sampled Gaussian release, with its Renyi divergences.
 
+Losses come from the deltas at the grid's points by connect-the-dots (Doroshenko et al. 2022, algorithm 1).
 The formulas of the distribution are dp-accounting's. Its own code evaluates one point at a time, which takes several
 times as long and was most of the time that planning took. Its Renyi divergences are exact for whole orders; for others
 it adds up the absolute values of a series with both signs, which come to infinity for little noise and low orders.
@@ -12,14 +13,39 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from dp_accounting.pld import privacy_loss_distribution
+from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
-
-from sfumato.privacy.theorems.connect_dots import connect_dots
-from sfumato.privacy.theorems.theorem import grid
 
 MOST_POINTS = 30_000
 """The most points of an integral, about."""
+
+
+def grid(least: float, most: float, width: float) -> tuple[int, int, Any]:
+    """The multiples of the width that enclose these losses: the first and last multiplier, and all the multiples."""
+    low, high = math.floor(least / width), math.ceil(most / width)
+    return low, high, width * np.arange(low, high + 1)
+
+
+class ConnectedDots(pld_pmf.DensePLDPmf):
+    """Masses that are each exact up to their own rounding, for any width: see `connect_dots`."""
+
+
+def connect_dots(low: int, deltas: Any, width: float) -> ConnectedDots:
+    """Losses on multiples of the width from `low` on. Their delta equals `deltas` there and is never too small between.
+
+    A mass is (s_1 - s_0) / (e^width - 1) - s_0, where s_0 and s_1 are the changes of delta before and after it. Their
+    difference is exact if they are close. dp-accounting computes (s_1 - s_0 e^width) / (e^width - 1), which rounds s_0
+    and divides the error by the width: over ten million steps this adds up.
+    """
+    deltas = np.maximum.accumulate(np.clip(deltas, 0, 1)[::-1])[::-1]  # rounding must not make delta increase
+    if len(deltas) == 1:
+        return ConnectedDots(width, low, 1 - deltas, float(deltas[0]), True)
+    steps = np.diff(deltas)
+    masses = np.zeros(len(deltas))
+    masses[0] = 1 - deltas[0] + steps[0] / math.expm1(width)
+    masses[1:-1] = np.diff(steps) / math.expm1(width) - steps[:-1]
+    masses[-1] = steps[-1] / math.expm1(-width)
+    return ConnectedDots(width, low, np.maximum(masses, 0), float(deltas[-1]), True)
 
 
 def sampled_gaussian(sigma: float, probability: float, width: float) -> Any:

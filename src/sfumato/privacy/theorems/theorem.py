@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -43,7 +42,6 @@ class RepeatedSteps(Part):
     steps: int
 
     def and_then(self, other: Part) -> Part | None:
-        """Merge with more steps of the same release."""
         if isinstance(other, type(self)) and replace(other, steps=self.steps) == self:
             return replace(self, steps=self.steps + other.steps)
         return None
@@ -53,7 +51,6 @@ class RepeatedSteps(Part):
         """The privacy loss distribution of one step."""
 
     def repeats(self, width: float) -> tuple[Repeats]:
-        """One step's distribution, repeated `steps` times."""
         return ([(_step_distribution(replace(self, steps=1), width), self.steps)],)
 
 
@@ -61,14 +58,6 @@ class RepeatedSteps(Part):
 def _step_distribution(steps: RepeatedSteps, width: float) -> Any:
     """Cached for other numbers of steps, because it is slow to build."""
     return steps.step_distribution(width)
-
-
-def grid(least: float, most: float, width: float) -> tuple[int, int, Any]:
-    """The multiples of the width that enclose these losses: the first and last multiplier, and all the multiples."""
-    import numpy as np
-
-    low, high = math.floor(least / width), math.ceil(most / width)
-    return low, high, width * np.arange(low, high + 1)
 
 
 class Theorem(ABC):
@@ -91,10 +80,6 @@ class Theorem(ABC):
     citation: str
     tight: str
     by_prefix: bool = True
-
-    def covers_plan(self, plan: Plan) -> bool:
-        """Whether the theorem covers this combination."""
-        return type(plan.participation) in self.participations and type(plan.mechanism) in self.mechanisms
 
     def sensitivity(self, plan: Plan) -> float:
         """The largest L2 distance, in units of C, by which one unit moves a step's sum."""
@@ -128,5 +113,5 @@ class Theorem(ABC):
         the accountants, which return 0 there."""
         sigma = plan.mechanism.noise_multiplier
         remedy = "give the noise's standard deviation over the clipping norm"
-        within("noise_multiplier", sigma, LEAST_NOISE, MOST_NOISE, remedy=remedy)
+        within(LEAST_NOISE, MOST_NOISE, noise_multiplier=sigma, remedy=remedy)
         return plan.clipping.joint_noise(sigma) / self.sensitivity(plan)

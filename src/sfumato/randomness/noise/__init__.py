@@ -94,7 +94,7 @@ class Noise:
 
     def __init__(self, mechanism: Mechanism, *, max_norm: float, key: RunKey):
         self.mechanism = mechanism
-        self.max_norm = positive("max_norm", max_norm)
+        self.max_norm = positive(max_norm=max_norm)
         self._key = key
         self._rule = NOISES[type(mechanism)](mechanism)
 
@@ -135,22 +135,19 @@ class Noise:
         noisy, next_state = self.prepare(total, step, state).add_to(total)
         return noisy if state is None else (noisy, next_state)
 
-    def _stateless(self, step: int) -> NoiseState:
-        """The state of a step that needs no memory."""
-        if self.mechanism.buffers(step + 1):
-            raise SfumatoError(
-                f"the noise of {type(self.mechanism).__name__} remembers earlier steps, but no state is given",
-                "begin with `noise.begin()`, and give each step the state that the previous step returned",
-            )
-        return NoiseState(step=step)
-
     def prepare_sum(self, total: GridSum) -> dict[str, Tensor]:
         """The sum in the form to which this noise is added."""
         return total.value()
 
     def _checked(self, step: int, state: NoiseState | None) -> NoiseState:
-        """The state of the step."""
-        state = self._stateless(step) if state is None else state
+        """The state of the step; without one, that of a step that needs no memory."""
+        if state is None:
+            if self.mechanism.buffers(step + 1):
+                raise SfumatoError(
+                    f"the noise of {type(self.mechanism).__name__} remembers earlier steps, but no state is given",
+                    "begin with `noise.begin()`, and give each step the state that the previous step returned",
+                )
+            return NoiseState(step=step)
         if state.step != step:
             raise SfumatoError(
                 f"the noise's state is that of step {state.step}, but step {step} was requested",

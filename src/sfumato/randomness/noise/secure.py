@@ -147,7 +147,7 @@ def rounded_gaussians(seed: bytes, size: int, scale: float) -> np.ndarray:
     for start in range(0, size, PIECE):
         block = words[start : start + PIECE]
         uniform = block & np.uint64((1 << BITS) - 1)
-        scaled = _quantiles(uniform) * scale
+        scaled = -ndtri((uniform + 0.5) * 2.0 ** -(BITS + 1)) * scale  # x of 2 Phi(-x) = (k + 1/2) 2^-63, roughly
         nearest = np.rint(scaled)
         doubtful = np.abs(scaled - nearest) >= 0.5 - MARGIN * (scaled + scale)
         doubtful |= uniform < np.uint64(FEWEST)
@@ -157,11 +157,6 @@ def rounded_gaussians(seed: bytes, size: int, scale: float) -> np.ndarray:
             integers[place] = magnitude(int(uniform[place]), more, scale)
         result[start : start + PIECE] = np.where(block >> np.uint64(BITS), -integers, integers)
     return result
-
-
-def _quantiles(uniform: np.ndarray) -> np.ndarray:
-    """x of 2 Phi(-x) = (k + 1/2) 2^-63, float64 (n,): approximate."""
-    return -ndtri((uniform + 0.5) * 2.0 ** -(BITS + 1))
 
 
 def _more(seed: bytes, place: int, size: int) -> bytes:

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sfumato._checks import SfumatoError
 from sfumato.privacy.statements.display import rounded_up
-from sfumato.report.plots.drawing import HEIGHT, WIDTH, annotate, inline, plot, style_axes, svg
-from sfumato.report.plots.lines import Axis, Line, MarkedPoint, draw, ticks
+from sfumato.report.plots.drawing import (
+    HEIGHT,
+    MUTED,
+    RULE,
+    SERIES,
+    WIDTH,
+    Axis,
+    Line,
+    MarkedPoint,
+    draw,
+    figure_style,
+    inline,
+    plot,
+    style_axes,
+    svg,
+    ticks,
+)
 from sfumato.report.sections.numbers import percent, significant
-from sfumato.report.style import INK, MUTED, RULE, SERIES, figure_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -142,25 +154,6 @@ def _draw_epsilon(top: Axes, limits: tuple[float, float], ticks: Sequence[tuple[
     top.spines["bottom"].set_visible(False)
 
 
-_SMALL = 0.03
-"""A mean loss in nats, about -log 0.97. Changes below it are ignored."""
-
-
-def overconfident_from(rows: Sequence[Mapping[str, Any]]) -> int | None:
-    """The step after which the loss rises although accuracy does not fall; None if there is no such step.
-
-    A rise of the loss by less than a tenth counts as noise. Without errors, or with a final loss below that of
-    probability 97% for every correct class, there is nothing to report.
-    """
-    known = [row for row in rows if _finite(row.get("loss")) and _finite(row.get("accuracy"))]
-    if not known:
-        return None
-    least, last = min(known, key=lambda row: row["loss"]), known[-1]
-    if last["accuracy"] == 1 or last["loss"] < max(1.1 * least["loss"], _SMALL) or last["accuracy"] < least["accuracy"]:
-        return None
-    return int(least["step"])
-
-
 def epsilon_ticks(rows: Sequence[Mapping[str, Any]]) -> list[tuple[float, str]]:
     """The step at each quarter of the run, and the epsilon spent until then, interpolated and rounded up."""
     import numpy as np
@@ -234,25 +227,7 @@ def _thinned(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
 _PANEL = (3.4, 2.7)
 _ACROSS = 3
 _LOGARITHMIC_FROM = 20
-MOST_NAMED = 24
-"""The largest number of runs for which the bars have names."""
 _DOTS: dict[str, Any] = {"marker": "o", "linestyle": "none", "markersize": 4, "alpha": 0.6}
-_RING: dict[str, Any] = {
-    "marker": "o",
-    "linestyle": "none",
-    "markersize": 12,
-    "markerfacecolor": "none",
-    "color": INK,
-    "markeredgewidth": 1.2,
-}
-
-
-def check(path: str) -> None:
-    """Refuse the path of a plot that cannot be written, before anything is computed."""
-    if Path(path).suffix.lower() != ".svg":
-        raise SfumatoError(f"plot must end with .svg, got {path!r}", "give a file such as a.svg")
-    if not Path(path).absolute().parent.is_dir():
-        raise SfumatoError(f"plot must lie in a folder that exists, got {path!r}", "make the folder first")
 
 
 def curve_of_budgets(rows: Sequence[Mapping[str, Any]], without_privacy: float | None = None) -> str:
@@ -276,74 +251,6 @@ def curve_of_budgets(rows: Sequence[Mapping[str, Any]], without_privacy: float |
             Axis("test accuracy", share=True),
             levels=None if without_privacy is None else {"without privacy": without_privacy},
         )
-        return svg(figure)
-
-
-def frontiers(rows: Sequence[Mapping[str, Any]], epochs: float | None = None) -> str:
-    """The frontier of each batch size: steps against noise, and signal-to-noise against computation.
-
-    The left panel shows the largest number of steps that each noise multiplier allows. The right panel shows the
-    signal-to-noise ratio of the run, as a share of the full-batch limit, against expected epochs. Where a curve is
-    flat, more computation gains little. The recommended point of each batch size has a ring.
-
-    Args:
-        rows: `Frontier.to_dict` of each batch size.
-        epochs: the allowed number of expected epochs, drawn as a vertical line.
-
-    Returns:
-        An SVG file.
-    """
-    with plot("tradeoff", 10.4, 4.0) as figure:
-        for place, (across, up) in enumerate(
-            (
-                (Axis("noise multiplier", log=True), Axis("most steps", log=True)),
-                (Axis("expected epochs", log=True), Axis("signal-to-noise, of the limit", (0, 1.06), share=True)),
-            )
-        ):
-            names = ("noise_multiplier", "steps") if place == 0 else ("expected_epochs", "share_of_limit")
-            axes = figure.add_subplot(1, 2, place + 1)
-            found = [[tuple(float(point[name]) for name in names) for point in row["points"]] for row in rows]
-            lines = [
-                Line(points, f"batch size {row['batch_size']:,}")  # type: ignore[arg-type]
-                for points, row in zip(found, rows, strict=True)
-            ]
-            taken = [
-                own
-                for points, row in zip(found, rows, strict=True)
-                for own, point in zip(points, row["points"], strict=True)
-                if point["take"]
-            ]
-            rings = [Line([own], look=_RING) for own in taken]  # type: ignore[list-item]
-            draw(axes, [*lines, *rings], across, up, grid="both", levels={"flat: 95%": 0.95} if place else None)
-            if place and epochs is not None:
-                axes.axvline(epochs, color=MUTED, linewidth=0.8, linestyle=(0, (4, 3)))
-                annotate(axes, f"{epochs:g} allowed", (epochs, 0), (4, 4), color=MUTED)
-        return svg(figure)
-
-
-def spending(rows: Sequence[Mapping[str, Any]], total: str) -> str:
-    """The spending of a budget as a waterfall chart: each run's bar begins where the previous one ends.
-
-    Args:
-        rows: `run`, `share` and `used` of each run, in their order.
-        total: a description of the whole budget.
-
-    Returns:
-        An SVG file.
-    """
-    with plot("spending", max(4.6, 1.6 + 0.3 * len(rows)), 3.2) as figure:
-        axes, places = figure.add_subplot(), range(len(rows))
-        shares = [100 * row["share"] for row in rows]
-        axes.bar(places, shares, 0.7, bottom=[100 * (row["used"] - row["share"]) for row in rows], color=SERIES[0])
-        axes.axhline(100, color=SERIES[1], linewidth=1, linestyle="--")
-        annotate(axes, total, (-0.5, 100), (0, 3), color=SERIES[1])
-        named = len(rows) <= MOST_NAMED
-        axes.set_xticks(places if named else [], [row["run"] for row in rows] if named else [], rotation=30, ha="right")
-        axes.set_xlabel("runs, in the order in which they were reserved" if rows else "no run yet", color=MUTED)
-        axes.set_ylabel("used, %")
-        axes.set_xlim(-0.6, max(0.6, len(rows) - 0.4))
-        axes.set_ylim(0, 115)
-        style_axes(axes)
         return svg(figure)
 
 

@@ -13,49 +13,6 @@ from typing import Any
 from markupsafe import Markup
 
 from sfumato.report.plots.curves import recall_curve
-from sfumato.report.plots.drawing import render
-
-
-@dataclass(frozen=True, kw_only=True)
-class Neighbour:
-    """A neighbour of a query image.
-
-    Args:
-        png: the image as the bytes of a PNG file.
-        name: the name of its class.
-        similarity: the similarity to the query image, from 0 to 1.
-    """
-
-    png: bytes
-    name: str
-    similarity: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class NeighbourQuery:
-    """A query image and its neighbours.
-
-    Args:
-        png: the image as the bytes of a PNG file.
-        name: the name of its class.
-        found: its neighbours, by descending similarity.
-    """
-
-    png: bytes
-    name: str
-    found: Sequence[Neighbour]
-
-
-def neighbours(rows: Sequence[NeighbourQuery]) -> Markup:
-    """The part of a page with a row per query image: its class, its neighbours, and which of them share the class.
-
-    Args:
-        rows: the queries, in the order of the page.
-
-    Returns:
-        HTML that needs no network and runs no script; empty without rows.
-    """
-    return Markup(render("neighbours.html.jinja", rows=rows))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +28,8 @@ class EmbeddingEvaluation:
         recall_by_minibatch: the recall within minibatches of 32; None if no minibatch has two images of one class.
         curve: (false accept rate, recall), by ascending rate.
         retrieval: for each k the share of images with at least one image of the same class among their k nearest.
-        neighbours: some images with their nearest neighbours.
+        neighbours: some images, each with its `png`, the `name` of its class and its nearest neighbours, `found`, which
+            also have a `similarity`.
         compared: the recall of pixels, of the initial weights and of the result, each with its 95% interval, the "gain"
             of the result over the initial weights, and the number of "images"; None if the run did not compare them.
     """
@@ -85,15 +43,14 @@ class EmbeddingEvaluation:
     recall_by_minibatch: float | None
     curve: Sequence[tuple[float, float]]
     retrieval: Mapping[str, float]
-    neighbours: Sequence[NeighbourQuery]
+    neighbours: Sequence[Mapping[str, Any]]
     compared: Mapping[str, Any] | None = None
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> EmbeddingEvaluation:
         """The evaluation from a run's file."""
         looked = [
-            NeighbourQuery(**_image(row["query"]), found=[Neighbour(**_image(one)) for one in row["nearest"]])
-            for row in data["neighbours"]
+            _image(row["query"]) | {"found": [_image(one) for one in row["nearest"]]} for row in data["neighbours"]
         ]
         return cls(**{**data, "curve": [(far, recall) for far, recall in data["curve"]], "neighbours": looked})
 
@@ -112,11 +69,6 @@ class EmbeddingEvaluation:
     def warning(self) -> str | None:
         """A warning if training lowered recall: see `no_gain_warning`."""
         return no_gain_warning(self.compared)
-
-    @property
-    def similar(self) -> Markup:
-        """Some images with their nearest neighbours."""
-        return neighbours(self.neighbours)
 
 
 COMPARED = {"pixels": "pixels as they are", "beginning": "before training", "result": "the model"}

@@ -7,12 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
-from markupsafe import Markup
-
 from sfumato._checks import SfumatoError
-from sfumato.report.plots.drawing import render
-from sfumato.report.plots.lines import Attack
-from sfumato.report.sections.audit import Audit
+from sfumato.report.sections.audit import Attack, Audit
 from sfumato.report.sections.embedding import EmbeddingEvaluation
 from sfumato.report.sections.numbers import percent
 from sfumato.report.sections.published import NoisyFigures
@@ -127,12 +123,8 @@ class MultilabelEvaluation:
                 f"95% interval {percent(low)} to {percent(high)}, from {self.examples:,} test images{area}",
                 f"always the more frequent answer {percent(self.baseline)}",
             ],
+            "track": (*self.accuracy, self.baseline),
         }
-
-
-def labels_section(found: MultilabelEvaluation, *, public_test: bool) -> Markup:
-    """The part of a page with each label's figures."""
-    return Markup(render("multilabel.html.jinja", found=found, public_test=public_test))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,17 +191,11 @@ class WordEvaluation:
                 f"95% interval {percent(low)} to {percent(high)}, from {self.words:,} words in {self.tested}",
                 f"always the most frequent word {percent(self.majority)}",
             ],
+            "track": (*self.accuracy, self.majority),
         }
 
 
-def words_section(found: WordEvaluation, *, public_test: bool, averages: Mapping[str, str]) -> Markup:
-    """The part of a page with the figures of words, and how they vary over the last steps."""
-    return Markup(render("words.html.jinja", found=found, public_test=public_test, averages=averages))
-
-
 Interval = tuple[float | None, float, float]
-_PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
-_STATEMENT_KEYS = ("sentence", "plain", "not_covered", "epsilon", "delta")
 
 
 class Sample(NamedTuple):
@@ -295,15 +281,6 @@ class Evaluation:
                 f"confusion must have one row and one column for each of the {count} classes, got {shape}",
                 "count with the class list that the model was trained on",
             )
-        if self.over_steps and self.over_steps.intervals and len(self.over_steps.intervals) != len(self.samples):
-            raise SfumatoError(
-                f"there are {len(self.over_steps.intervals)} intervals for {len(self.samples)} samples", "give one each"
-            )
-        for record, *_ in self.samples:
-            if isinstance(record, bytes) and not record.startswith(_PNG_SIGNATURE):
-                raise SfumatoError(
-                    f"samples must hold PNG files, got bytes that begin with {record[:8]!r}", "encode the image as PNG"
-                )
 
     @property
     def examples(self) -> int:
@@ -376,12 +353,3 @@ class Facts:
     about: Mapping[str, str] = field(default_factory=dict)
     model: str = ""
     total_cost: Sequence[str] = ()
-
-    def __post_init__(self) -> None:
-        missing = [key for key in _STATEMENT_KEYS if key not in self.statement]
-        if missing:
-            raise SfumatoError(
-                f"statement lacks {', '.join(missing)}", "pass the whole statement of the run, as in statement.json"
-            )
-        if any("step" not in row for row in self.metrics):
-            raise SfumatoError("metrics has a row without 'step'", "give every row the step at which it was measured")

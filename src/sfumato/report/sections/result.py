@@ -10,7 +10,7 @@ from typing import Any
 from markupsafe import Markup
 
 from sfumato.privacy.planning.remarks import counted
-from sfumato.report.plots.curves import curve, heat_map, overconfident_from
+from sfumato.report.plots.curves import curve, heat_map
 from sfumato.report.sections.embedding import EmbeddingEvaluation
 from sfumato.report.sections.facts import Evaluation, MultilabelEvaluation, WordEvaluation
 from sfumato.report.sections.numbers import percent, significant
@@ -161,7 +161,6 @@ def result(evaluation: Evaluation, promised: bool) -> dict[str, Any]:
             drawn | dict(zip(("record", "truth", "prediction", "score"), sample, strict=True))
             for sample, drawn in zip(evaluation.samples, _intervals(evaluation), strict=True)
         ],
-        "averages": AVERAGES,
         "what": what,
         "longest": _LONGEST_TEXT,
     }
@@ -239,14 +238,9 @@ def headline(
                 f"{evaluation.pairs_of_one_class:,} pairs of test images that show the same class",
             ],
             "track": None,
-            "with_noise": False,
         }
-    if isinstance(evaluation, WordEvaluation):
-        track = (*evaluation.accuracy, evaluation.majority)
-        return evaluation.headline() | {"track": track, "with_noise": False}
-    if isinstance(evaluation, MultilabelEvaluation):
-        track = (*evaluation.accuracy, evaluation.baseline)
-        return evaluation.headline() | {"track": track, "with_noise": False}
+    if isinstance(evaluation, (WordEvaluation, MultilabelEvaluation)):
+        return evaluation.headline()
     if evaluation is None or not evaluation.examples:
         return None
     low, high = wilson(evaluation.correct, evaluation.examples)
@@ -259,7 +253,6 @@ def headline(
             f"by chance {percent(chance)}; always the most frequent class {percent(majority)}",
         ],
         "track": (evaluation.accuracy, low, high, chance, majority),
-        "with_noise": False,
     }
 
 
@@ -307,7 +300,7 @@ def learning_curves(metrics: Sequence[Mapping[str, Any]], evaluation: Evaluation
     return {
         "plots": plots,
         "columns": columns,
+        "heads": [f">{name}" for name in ("step", *columns)],
         "rows": chosen,
         "thinned": len(chosen) < len(measured),
-        "surer": overconfident_from(rows),
     }

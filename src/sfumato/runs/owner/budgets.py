@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from sfumato._checks import SfumatoError, positive
+from sfumato._checks import SfumatoError
 from sfumato.privacy import PrivacyFilter, PrivacyPlan, PrivateChoice
+from sfumato.privacy.filter import joint_loss
 from sfumato.privacy.statements.display import rounded_up
 from sfumato.privacy.unit import Adjacency
 from sfumato.runs.owner import store
@@ -127,9 +128,9 @@ def runs_text(count: int) -> str:
     return f"{count} run{'' if count == 1 else 's'}"
 
 
-def names() -> list[str]:
-    """The names of all budgets, sorted."""
-    return sorted({one.name for one in store.read().lines if isinstance(one, BudgetSet)})
+def names(history: History | None = None) -> list[str]:
+    """The names of all budgets, sorted; without `history` the owner's list is read now."""
+    return sorted({one.name for one in (history or store.read()).of(BudgetSet)})
 
 
 def read_budget(name: str, history: History | None = None) -> Account:
@@ -152,12 +153,11 @@ def set_budget(name: str, *, epsilon: float, delta: float | None = None, **fixed
         fixed: `unit` and `adjacency` of `PrivacyFilter`. They cannot be changed later.
 
     **Guarantee.** All runs under the budget together stay within the total: see `PrivacyFilter`. If the total is
-    changed later, the promise is about the new total, at the same order. No filter covers the choice to raise a total
+    changed later, the guarantee is about the new total, at the same order. No filter covers the choice to raise a total
     in view of results; the history shows each total with its date.
 
     Errors: `SfumatoError` for a total below what is spent, and for a fixed value that differs from the first one.
     """
-    positive("epsilon", epsilon, remedy="give the budget of all runs together, a number such as 8")
     fixed = {key: value for key, value in fixed.items() if value is not None}
     check_name("budget", name)
     with store.locked() as held:
@@ -193,14 +193,14 @@ def _refuse_other(account: Account, given: Mapping[str, Any]) -> None:
 
 
 def _lines(name: str, history: History) -> list[BudgetSet]:
-    return [one for one in history.lines if isinstance(one, BudgetSet) and one.name == name]
+    return [one for one in history.of(BudgetSet) if one.name == name]
 
 
 def _account(name: str, history: History) -> Account:
     """The account that the list's lines add up to."""
     lines = _lines(name, history)
     if not lines:
-        others = sorted({one.name for one in history.lines if isinstance(one, BudgetSet)})
+        others = names(history)
         known = f"; there {'is' if len(others) == 1 else 'are'} {', '.join(others)}" if others else ""
         raise SfumatoError(
             f"there is no budget {name}{known}", f"set it first (sfumato budget {name} --epsilon 8 --delta 1e-5)"
@@ -212,8 +212,8 @@ def _account(name: str, history: History) -> Account:
             "restore the list and its count from a copy, or set a budget of another name",
         )
     reserved = dict[str, DataUse]()
-    for one in history.lines:
-        if isinstance(one, DataUse) and one.budget == name:
+    for one in history.of(DataUse):
+        if one.budget == name:
             reserved.setdefault(one.run, one)
     return Account(name=name, totals=tuple(lines), reservations=tuple(reserved.values()))
 
@@ -232,17 +232,15 @@ def reservation(held: History, coming: DataUse) -> DataUse:
     own, name = account.filter, account.name
     before = next((one for one in account.reservations if one.run == coming.run), None)
     if before is not None:
-        if (before.use, before.figures) != (coming.use, coming.figures):
+        same_plan = (before.use, before.figures) == (coming.use, coming.figures)
+        if not (same_plan and same_people(before.users, coming.users) and set(before.data) & set(coming.data)):
+            other = "other records or other users" if same_plan else "another plan"
             raise SfumatoError(
-                f"the run {coming.name} has another plan in the budget {name}", "give another `directory`"
-            )
-        if not same_people(before.users, coming.users) or not set(before.data) & set(coming.data):
-            raise SfumatoError(
-                f"the run {coming.name} was reserved in the budget {name} with other records or other users",
-                "give its original data, or start a new run",
+                f"the run {coming.name} was reserved in the budget {name} with {other}",
+                "give its original data, or another `directory`",
             )
         return replace(coming, cost=before.cost)
-    cost = cost_of(account, coming.use, coming.figures)
+    cost = own.cost(coming.use, coming.figures)
     for one in account.reservations:
         if own.unit == "user" and set(one.data) & set(coming.data) and not same_people(one.users, coming.users):
             raise SfumatoError(
@@ -256,7 +254,7 @@ def reservation(held: History, coming: DataUse) -> DataUse:
 
 
 def refuse_seeded(name: str | None, seed: int | None) -> None:
-    """Refuse a seeded run under a budget: it promises nothing, and a budget adds up promises."""
+    """Refuse a seeded run under a budget: it has no guarantee, and a budget adds up guarantees."""
     if name is not None and seed is not None:
         raise SfumatoError(
             f"`seed` is {seed}, but a seeded run has no guarantee, so it cannot count in the budget {name}",
@@ -267,21 +265,13 @@ def refuse_seeded(name: str | None, seed: int | None) -> None:
 def refuse_over_budget(name: str, many: Sequence[PrivacyPlan]) -> None:
     """Refuse several plans that do not all fit into the remainder. Reserves nothing."""
     account = read_budget(name)
-    costs = [cost_of(account, use, None) for use in many]
+    costs = [account.filter.cost(use) for use in many]
     if not account.filter.fits([*account.costs, *costs]):
         raise SfumatoError(
             f"the budget {name} has {percent(1 - account.used)} left, and {runs_text(len(many))} need "
             f"{percent(math.fsum(costs) / account.filter.limit)}",
             "give fewer runs, or a smaller epsilon",
         )
-
-
-def cost_of(account: Account, use: PrivacyPlan, figures: float | None) -> float:
-    """The part of the budget's limit that a use takes. Errors name the budget."""
-    try:
-        return account.filter.cost(use, figures)
-    except SfumatoError as error:
-        raise SfumatoError(error.problem.replace("the budget", f"the budget {account.name}", 1), error.remedy) from None
 
 
 def _over_budget(account: Account, coming: DataUse, cost: float) -> tuple[str, str]:
@@ -336,29 +326,19 @@ def joint_cost(many: Sequence[PrivacyPlan]) -> tuple[float, float]:
     plans were fixed before the first run (`Loss`). Plans of different adjacencies are composed for zero-out, for which
     each of them holds. Data that were both changed and moved are not recognised, so the number of runs is a lower
     bound.
+
+    The convolution of many different sampled plans would take long. For them epsilon is the smaller of two bounds:
+    Renyi DP, and the sum of each plan's epsilon at an equal share of delta.
     """
-    delta = max(plan.delta for plan in many)
-    return _composed(many, delta), delta
+    delta, loss = max(plan.delta for plan in many), joint_loss(many)
+    if len(loss.parts) <= CONVOLVED:
+        return loss.epsilon(delta), delta
+    share = delta / len(loss.parts)
+    apart = math.fsum(replace(loss, parts=(part,)).epsilon(share) for part in loss.parts)
+    return (min(apart, loss.epsilon(delta, accountant="rdp")) if "rdp" in loss.accountants else apart), delta
 
 
 def adjacency_of(many: Sequence[PrivacyPlan]) -> Adjacency:
     """The adjacency for which `joint_cost` holds: the one that all uses share, or zero-out if they differ."""
     found: set[Adjacency] = {plan.adjacency for plan in many}
     return found.pop() if len(found) == 1 else "zero-out"
-
-
-def _composed(many: Sequence[PrivacyPlan], delta: float) -> float:
-    """Epsilon of all plans together at this delta.
-
-    The convolution of many different sampled plans would take long. For them it is the smaller of two bounds: Renyi DP,
-    and the sum of each plan's epsilon at an equal share of delta.
-    """
-    if len({plan.adjacency for plan in many}) > 1:  # each of them holds for zero-out with the same epsilon
-        many = [replace(plan, adjacency="zero-out") for plan in many]
-    first, *others = (plan.loss for plan in many)
-    loss = first.composed_with(*others)
-    if len(loss.parts) <= CONVOLVED:
-        return loss.epsilon(delta)
-    share = delta / len(loss.parts)
-    apart = math.fsum(replace(loss, parts=(part,)).epsilon(share) for part in loss.parts)
-    return min(apart, loss.epsilon(delta, accountant="rdp")) if "rdp" in loss.accountants else apart

@@ -46,9 +46,9 @@ class DataUse(Dated):
         data: `Source.data_digests`: keyed codes of the data.
         places: `Source.places`: where the data were read from.
         name: the name shown to the owner: the last two parts of the run directory's path.
-        users: `Source.assignment`: the assignment of records to users; empty if the promise is for examples.
+        users: `Source.assignment`: the assignment of records to users; empty if the guarantee is for examples.
         figures: epsilon of the published figures, for each unit in the test part; None if none are published.
-        seeded: whether the randomness follows from a seed. The plan counts, although the run promises nothing.
+        seeded: whether the randomness follows from a seed. The plan counts, although the run has no guarantee.
         budget: the name of the budget in which it is reserved; None for none.
         cost: the part of that budget's limit that it takes.
     """
@@ -76,12 +76,12 @@ class DataUse(Dated):
 
     @property
     def unit(self) -> str:
-        """The unit of the promise: "example" or "user"."""
+        """The unit of the guarantee: "example" or "user"."""
         return Example.name if self.plan is None else self.plan.unit.name
 
     @property
     def adjacency(self) -> str:
-        """The adjacency under which the promise holds."""
+        """The adjacency under which the guarantee holds."""
         return "add-or-remove" if self.plan is None else self.plan.adjacency
 
     @property
@@ -204,7 +204,7 @@ class DataIdentity:
     Args:
         data_digests: `Source.data_digests`: keyed codes of the stored bytes, and of the pixels if they are known.
         places: `Source.places`: where the data were read from, and their name.
-        users: `Source.assignment`: the assignment of records to users, for a promise for users.
+        users: `Source.assignment`: the assignment of records to users, for a guarantee for users.
         codes: returns the codes uint8 (N, 32) of the records; None if there are none.
     """
 

@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from sfumato.data import Source, find_known, own_codes
 from sfumato.randomness import keys, owner_key
 from sfumato.runs.owner.lines import CodesListed, DataUse, Line, Release, from_dict, now, to_dict
 
+L = TypeVar("L", bound=Line)
 FILE, COUNT = "uses.jsonl", "lists.json"
 USED, TRAINED_ON = "used-records", "trained-on"
 """The folders of both kinds of lists of record codes. A list is named after the material of its data."""
@@ -101,6 +102,10 @@ class History:
     def entries(self) -> int:
         """The number of lines ever written."""
         return len(self.lines) + self.lost
+
+    def of(self, kind: type[L]) -> list[L]:
+        """The lines of one kind, in order."""
+        return [line for line in self.lines if isinstance(line, kind)]
 
     def append(self, line: Line) -> None:
         """Append a line. It is durable on disk when this returns."""
@@ -349,7 +354,7 @@ def disagreements(history: History | None = None) -> Iterator[str]:
         yield f"their count ({COUNT}) was missing and begun anew on {history.anew}, with what was there"
     if history.lost > bool(history.anew):
         yield f"{FILE} lacks {history.lost:,} of {history.entries:,} entries"
-    counts = {one.path: one.count for one in history.lines if isinstance(one, CodesListed)}
+    counts = {one.path: one.count for one in history.of(CodesListed)}
     for path, count in counts.items():
         codes = read_codes(*path.removesuffix(".npy").split("/"), whole=False)
         if codes is None:

@@ -49,7 +49,7 @@ def record(
         figures: epsilon of the published figures of the test part; None if none will be published.
         budget: the name of the budget in which to reserve the whole plan; None for none. A plan that does not fit is
             refused.
-        seeded: whether the randomness follows from a seed, so that the run promises nothing.
+        seeded: whether the randomness follows from a seed, so that the run has no guarantee.
         history: the owner's list as the run has read it.
 
     **Guarantee.** After the call the use is on disk, in one line with its reservation. No process counts without the
@@ -98,7 +98,7 @@ def record_choice(data: DataIdentity, choice: PrivateChoice) -> None:
 
 
 def _uses_of_run(history: History, run: str) -> list[DataUse]:
-    return [one for one in history.lines if isinstance(one, DataUse) and one.run == run]
+    return [one for one in history.of(DataUse) if one.run == run]
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class EarlierUses:
         runs: the plan of each run, by identity.
         other_assignments: the number of those runs for users that put other records together. Their losses compose for
             a person who is one user in each run.
-        seeded: the number of seeded runs in `runs`. Their plans count, although they promise nothing.
+        seeded: the number of seeded runs in `runs`. Their plans count, although they have no guarantee.
         figures: (unit, epsilon for each of them in the test part) of each release about test images (a run's figures,
             or a choice).
         others: the lines of all other runs.
@@ -143,7 +143,7 @@ def earlier_uses(data: DataIdentity, history: History | None = None) -> EarlierU
     is then unknown.
     """
     history = history or store.read()
-    used = [one for one in history.lines if isinstance(one, DataUse)]
+    used = history.of(DataUse)
     found = data.matching(used)
     runs, users, seeded = dict[str, PrivacyPlan](), dict[str, list[str]](), set()
     figures = dict[str, tuple[str, float]]()
@@ -278,7 +278,7 @@ def disagreement_notes(history: History | None = None) -> Iterator[str]:
 def _budget_notes(name: str, found: EarlierUses, coming: PrivacyPlan, figures: float | None) -> Iterator[str]:
     """The state of a budget before a run is reserved in it, and the uses of the same data that it does not count."""
     account, same = budgets.read_budget(name, found.history), set(found.data.data_digests)
-    cost = budgets.cost_of(account, coming, figures)
+    cost = account.filter.cost(coming, figures)
     share = cost / account.filter.limit
     fits = account.filter.fits([*account.costs, cost])
     would = f"after which {percent(account.used + share)} is used" if fits else "which is too much"

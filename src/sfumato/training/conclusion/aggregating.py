@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from sfumato import optim
 from sfumato._checks import SfumatoError, one_of, positive, positive_integer, within
+from sfumato._files import write
 from sfumato.averaging import denoising
 from sfumato.data import Source, parse, supports_user_from
 from sfumato.evaluation import accuracy
@@ -123,12 +124,12 @@ def aggregate(
     Errors: `SfumatoError` for a run that kept no weights, and for a private source without epsilon.
     """
     run, asked = RunDirectory(directory), Scored(**scored)
-    one_of("method", method, METHODS)
+    one_of(METHODS, method=method)
     steps = tuple(aggregated.kept_hashes(run))
     candidates = _candidates(method, steps, last, decay)
     score_on, epsilon = asked.score_on, asked.epsilon
     _refuse_for_labels(run, method, scored=score_on is not None)
-    path = aggregated.aggregate_path(run, method) if output is None else Path(output)
+    path = run / f"aggregate-{method}.safetensors" if output is None else Path(output)
     aggregated.refuse_to_overwrite(run, path)
     alone = last is None and decay is None
     if len(candidates) == 1 and score_on is not None:
@@ -157,7 +158,7 @@ def aggregate(
             reason = f"chosen by right answers on private records, for epsilon {epsilon:g}"
         chosen = candidates[place]
         told = {"candidates": len(candidates), "epsilon": epsilon, "public": source.public}
-    aggregated.save(run, chosen, path, choice=told)
+    write(path, aggregated.model_bytes(run, chosen, choice=told))
     return Aggregate(
         path=path,
         recipe=chosen,
@@ -212,7 +213,7 @@ def _refuse_unpaid(run: RunDirectory, source: Source, epsilon: float | None) -> 
             f"the test split of {source.kind} is private, and a choice by accuracy on it reveals its records",
             "give `epsilon`, the cost of the choice for each of them, or score on public data (`public=True`)",
         )
-    positive("epsilon", epsilon)
+    positive(epsilon=epsilon)
 
 
 def _candidates(method: Method, steps: tuple[int, ...], last: int | None, decay: float | None) -> tuple[Recipe, ...]:
@@ -220,7 +221,7 @@ def _candidates(method: Method, steps: tuple[int, ...], last: int | None, decay:
     if decay is not None and method != "ema":
         raise SfumatoError(f"decay is {decay}, but the method is {method}", "give a decay only with the method ema")
     if last is not None:
-        within("last", positive_integer("last", last), None, len(steps), remedy="the run kept no more weights")
+        within(None, len(steps), last=positive_integer(last=last), remedy="the run kept no more weights")
     if method == "ema":
         kept = steps if last is None else steps[-last:]
         return tuple(Recipe(method="ema", steps=kept, decay=one) for one in (DECAYS if decay is None else (decay,)))

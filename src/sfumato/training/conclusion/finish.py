@@ -19,6 +19,7 @@ from sfumato._files import write, write_errors
 from sfumato.data import Tokens
 from sfumato.data.readers.dicom import BY_PATIENT
 from sfumato.models.description import OWN_LOOP
+from sfumato.observers.observer import MetricsFile
 from sfumato.observers.progress import NoProgress
 from sfumato.privacy import Circumstances, Ledger, NoGuarantee, PrivacyPlan, Statement, reconstruction_rates
 from sfumato.privacy.ledger import copied_steps, lost_steps
@@ -32,12 +33,11 @@ from sfumato.runs.checkpoint import METADATA, backbone_of, to_bytes
 from sfumato.runs.directory import Heading, RunDirectory, file_hash
 from sfumato.runs.owner.store import History
 from sfumato.runs.run import Measured
+from sfumato.training.conclusion.releases import evaluate_kept, publish, settle
 from sfumato.training.conclusion.run_report import data_name, epsilon_by_images, joint_cost_lines, report, title_of
 from sfumato.training.job import Job, PlannedJob, PrivateJob, PublicJob, SourceJob, is_public
 from sfumato.training.loop import Outcome, weights_to_release
-from sfumato.training.parts import kept_weights
-from sfumato.training.parts.part import Measure
-from sfumato.training.parts.published import publish
+from sfumato.training.planned import Measure
 from sfumato.training.preparation import resume
 from sfumato.training.preparation.building import pretraining_digests
 from sfumato.training.preparation.sources import unlearnt
@@ -51,17 +51,19 @@ def conclude(
     run: RunDirectory,
     ledger: Ledger | None,
     outcome: Outcome,
-    history: History | None,
     *,
     scorer: Measure | None = None,
-) -> Statement | NoGuarantee:
+) -> tuple[Statement | NoGuarantee, History | None]:
     """Writes the files of the finished run. If it is killed and called again, it writes the same bytes.
 
     Args:
         ledger: of a private run.
-        history: the owner's list, with this run on it; None for public data.
         scorer: evaluates the run; by default the scorer of its kind.
+
+    Returns:
+        The statement; and the owner's list, with this run on it, or None for public data.
     """
+    history = resume.owner_history(job)  # totals count the runs that began meanwhile
     released = models.refreshed_weights(job.module, outcome.weights)
     scorer = scorer or job.kind.scorer(job, NoProgress())
     bound, private = dict[str, Any](), True
@@ -78,7 +80,7 @@ def conclude(
         outputs = scorer.outputs(released) if outcome.outputs is None else outcome.outputs
         further = dict[str, Any]()
         if isinstance(job, PrivateJob):
-            further = kept_weights.evaluate_kept(job, run, facts.kept, scorer, released, outputs)
+            further = evaluate_kept(job, run, facts.kept, scorer, released, outputs)
             if job.embedding is None and (few := unlearnt(job.source, job.plan)):
                 further |= {"unlearnt": few}
         run.write_json(names.EVALUATION, scorer.evaluation(released, outputs) | further, private=private)
@@ -90,7 +92,20 @@ def conclude(
     write(run / names.DONE, b"")
     with write_errors(run.path):
         run.clean()
-    return statement
+    return statement, history
+
+
+def conclude_early(
+    job: PlannedJob, run: RunDirectory, ledger: Ledger
+) -> tuple[Statement | NoGuarantee, Outcome, History | None]:
+    """Ends an unfinished run at its last checkpoint. The statement is still that of the whole plan."""
+    checkpoint = resume.verified_checkpoint(run, ledger, resume.paid_steps(ledger, job, run))
+    average = job.restore(checkpoint, job.optimizer(), where=None)
+    outcome = Outcome(step=checkpoint.step, weights=weights_to_release(job.module, job.averaging, average))
+    if (run / names.METRICS).exists():
+        MetricsFile(run).on_train_begin(checkpoint.step, job.steps)
+    statement, history = conclude(job, run, ledger, outcome)
+    return statement, outcome, history
 
 
 def _release_others(
@@ -109,7 +124,7 @@ def _release_others(
     if (table := job.circumstances.figures) is not None and isinstance(job, PrivateJob):
         key = resume.key_if_any(run, ledger)
         figures = publish(job, run, ledger, key, table, scorer=scorer, weights=weights, step=step)
-    kept, hashes = kept_weights.settle(run, job.circumstances.kept, step)
+    kept, hashes = settle(run, job.circumstances.kept, step)
     facts = replace(
         job.circumstances,
         steps_taken=step if early else None,

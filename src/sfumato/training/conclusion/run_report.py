@@ -25,15 +25,15 @@ from sfumato.report import (
     WordEvaluation,
     page,
 )
-from sfumato.runs import audit_outcomes, published
 from sfumato.runs import directory as names
-from sfumato.runs.audit_outcomes import AuditOutcome
+from sfumato.runs import published
 from sfumato.runs.directory import Heading, RunDirectory, file_hash, publishable_settings
 from sfumato.runs.owner import uses
 from sfumato.runs.owner.lines import DataIdentity
 from sfumato.runs.owner.store import History
+from sfumato.runs.published import AuditOutcome
 from sfumato.training.job import UNTRAINED, lengths
-from sfumato.training.parts.options import budget_lines
+from sfumato.training.preparation.start import budget_lines
 
 PERSONS = (2, 5, 10)
 """Numbers of images per person for which the report of a run of single examples gives epsilon."""
@@ -157,9 +157,7 @@ def settings_facts(record: Mapping[str, Any]) -> dict[str, Any]:
     if record.get("kind") == OWN_LOOP:
         groups = {name: value for group in record["optimizer"]["groups"] for name, value in group.items()}
         return {"model": record["model"]["name"], "optimizer": record["optimizer"]["name"], **groups}
-    choices = publishable_settings(dict(record["settings"])) | record.get("code", {})
-    if "optimizer" in record.get("code", {}):  # the own optimizer has them itself
-        choices = {name: value for name, value in choices.items() if name not in ("momentum", "weight_decay")}
+    choices = publishable_settings(dict(record["settings"]))
     clients: dict[str, Any] = dict(record.get("embedding", {}))
     if not clients:
         return image_facts(record) | choices | backbone_facts(record)
@@ -220,7 +218,7 @@ def backbone_facts(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def audit_of(run: RunDirectory) -> Audit | None:
     """The audit of a run, for its report."""
-    found = audit_outcomes.read(run)
+    found = AuditOutcome.read(run)
     if found is None:
         return None
     observed = found.details["histograms"]

@@ -1,1 +1,1 @@
-"""Custom training loops: their records and steps, and the user's own code."""
+"""Custom training loops: their records and steps."""

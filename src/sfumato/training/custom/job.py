@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import Any, ClassVar, Self
 
-import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from sfumato import _devices
 from sfumato._checks import SfumatoError
+from sfumato.gradients.checks import losses
 from sfumato.gradients.checks.discovery import own_errors
-from sfumato.gradients.examples import Tree, tree_map
+from sfumato.gradients.examples import Tree, call_model, tree_map, tree_tensors
 from sfumato.models.description import OWN_LOOP
-from sfumato.observers.progress import Progress
-from sfumato.randomness import NoiseState, RunKey
+from sfumato.observers.progress import line_if_slow
+from sfumato.randomness import RunKey
 from sfumato.runs import pins
-from sfumato.runs.checkpoint import MOVING, Checkpoint
+from sfumato.runs.checkpoint import MOVING, Checkpoint, roundtrip
 from sfumato.runs.owner.lines import DataIdentity
 from sfumato.training.custom.records import LoopRecords
-from sfumato.training.inputs import dropout_keys
-from sfumato.training.parts.part import RunKind
 from sfumato.training.planned import PlannedJob
-from sfumato.training.steps import PrivateTrainingSteps
-from sfumato.training.workers import ALONE, Workers
+from sfumato.training.preparation.prepare import CHECKING, size_micro_batch
 
+Loss = Callable[[Any, Any], Tensor]
 LATER = "later"
 """The key of the states of `with_state` in a checkpoint's optimizer."""
 
@@ -120,12 +123,6 @@ class LoopJob(PlannedJob):
         """The user's own."""
         return self.given
 
-    def set_rate(self, optimizer: torch.optim.Optimizer, step: int) -> None:
-        """The rate is the user's own."""
-
-    def refresh(self) -> None:
-        """The model has no statistics of public examples."""
-
     def checkpoint(
         self, step: int, average: dict[str, Tensor], optimizer: torch.optim.Optimizer, **state: Any
     ) -> Checkpoint:
@@ -136,7 +133,9 @@ class LoopJob(PlannedJob):
         later = {LATER: [one.state_dict() for one in self.with_state]}
         return replace(checkpoint, optimizer=checkpoint.optimizer | later)
 
-    def restore(self, checkpoint: Checkpoint, optimizer: torch.optim.Optimizer, *, where: str) -> dict[str, Tensor]:
+    def restore(
+        self, checkpoint: Checkpoint, optimizer: torch.optim.Optimizer, *, where: str | None
+    ) -> dict[str, Tensor]:
         """As of `Job`, with the states of `with_state`, and with the weights from outside where steps start from
         them."""
         average = super().restore(checkpoint, optimizer, where=where)
@@ -147,71 +146,100 @@ class LoopJob(PlannedJob):
         return average
 
 
-class LoopInputs:
-    """The records of a custom loop as the arguments of its gradient, in micro-batches."""
+def refuse_unfit(optimizer: torch.optim.Optimizer) -> None:
+    """Refuse an optimizer that already has a state, needs more than gradients, or whose state cannot be saved.
 
-    def __init__(self, job: LoopJob):
-        self._job, self._device, self.units = job, job.device, job.records.count
+    A copy is tried on small synthetic parameters; the optimizer itself stays unchanged.
 
-    def micro_batches(
-        self, key: RunKey, step: int, participants: np.ndarray, workers: Workers = ALONE
-    ) -> Iterator[tuple[Any, ...]]:
-        """Yields inputs, targets, for users the shares of their records, and dropout keys of the participants, in this
-        process's micro-batches."""
-        job, records = self._job, self._job.records
-        pieces = records.pieces(participants, job.performance.micro_batch, key, step)
-        before = np.cumsum([0, *(len(units) for units, *_ in pieces)]).tolist()
-        try:
-            for place in workers.deal(step, participants, [max(one.size for one in piece) for piece in pieces]):
-                batch = tree_map(lambda tensor: tensor.to(self._device), records.batch(*pieces[place]))
-                torch.manual_seed(key.seed("model", step, str(before[place])))
-                names = records.names(pieces[place][0])
-                yield *batch, dropout_keys(key, step, names) if job.gradient.uses_keys else None
-        except SfumatoError as error:
-            raise SfumatoError(f"step {step + 1}: {error.problem}", error.remedy) from None
-
-    def halve(self) -> None:
-        """The micro-batches of a custom loop keep their size."""
-
-
-class LoopSteps(PrivateTrainingSteps):
-    """The private steps of a custom loop."""
-
-    def __init__(self, job: LoopJob, key: RunKey, progress: Progress | None = None):
-        super().__init__(job, key, inputs=LoopInputs(job))
-        self._job, self._device = job, job.device
-
-    def __call__(self, step: int, state: NoiseState) -> tuple[Mapping[str, Tensor], NoiseState]:
-        """As of `PrivateTrainingSteps`; errors of the user's code are named as such."""
-        job = self._job
-        refuse_unready(job.given, job.with_state)
-        with (
-            _devices.fork_rng(self._device),
-            own_errors(f"model, loss or data set fail in step {step + 1}", *job.tried),
-        ):
-            return super().__call__(step, state)
-
-
-LOOP = RunKind(steps=LoopSteps)
-"""The kind of steps of custom loops. No test split is scored."""
-
-
-def refuse_unready(optimizer: torch.optim.Optimizer, with_state: Sequence[Any]) -> None:
-    """Refuse a scheduler that is not in `with_state`, and settings of torch under which no step can be taken.
-
-    A resumed loop makes its scheduler anew: only a state that is in the checkpoint goes on where it was. torch marks
-    the optimizer of each scheduler by wrapping its `step`.
+    **Guarantee.** The optimizer holds nothing of earlier gradients when the run begins: momentum of gradients from a
+    loop over the same records without noise would be released with the model.
     """
-    scheduled = hasattr(optimizer.step, "_wrapped_by_lr_sched")
-    if scheduled and all(getattr(one, "optimizer", None) is not optimizer for one in with_state):
+    name, remedy = type(optimizer).__name__, "give an optimizer that only needs gradients, such as torch.optim.AdamW"
+    _, *given = inspect.signature(type(optimizer).step).parameters.values()  # schedulers wrap the instance's method
+    needed = [one.name for one in given if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD]
+    if needed:
         raise SfumatoError(
-            f"a learning rate scheduler changes the optimizer {type(optimizer).__name__}, and with_state does not hold "
-            "it: it would start anew when the run is resumed",
-            "make it before the call, and give with_state=[scheduler]",
+            f"{name}.step needs {', '.join(needed)}: it would compute further losses within a step, without clipping "
+            "and noise",
+            remedy,
         )
-    default = torch.get_default_device()
-    if (frozen := torch.is_inference_mode_enabled()) or default.type != "cpu":
+    if any(float(one.get("step", 1)) for one in optimizer.state.values() if one):
         raise SfumatoError(
-            f"no private step can be taken under torch.{'inference_mode()' if frozen else f'device({default})'}",
-            "use it for the body's own evaluation alone; a model on a device is model.to(device)",
+            f"the optimizer {name} already has a state, such as momentum of plain gradients",
+            "make a new one over the model's parameters for this run",
         )
+    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    most = None if optimizer.state else 2  # an existing state has the parameters' shapes
+    small = {id(one): nn.Parameter(torch.ones([min(most or n, n) for n in one.shape])) for one in parameters}
+    trial = copy.deepcopy(optimizer, dict(small))  # deepcopy's memo replaces the parameters by the small ones
+    for one in small.values():
+        one.grad = torch.ones_like(one)
+    try:
+        type(trial).step(trial)
+    except Exception as error:
+        why = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise SfumatoError(f"{name} fails on a step with gradients alone: {why}", remedy) from error
+    roundtrip(trial.state_dict())
+
+
+def refuse_foreign(optimizer: torch.optim.Optimizer, trained: Mapping[str, Tensor]) -> None:
+    """Refuse an optimizer whose parameters are not exactly the trained ones."""
+    moved = {id(one) for group in optimizer.param_groups for one in group["params"]}
+    if foreign := len(moved - {id(one) for one in trained.values()}):
+        raise SfumatoError(
+            f"the optimizer has {foreign} tensors that are not trainable parameters of the model",
+            "make it over the parameters of this model: optimizer(model.parameters(), ...)",
+        )
+    if missing := [name for name, one in trained.items() if id(one) not in moved]:
+        raise SfumatoError(
+            f"the optimizer leaves out {len(missing)} trainable parameters of the model, such as {missing[0]}, which "
+            "would cost privacy without being trained",
+            "give it all of them, or set requires_grad=False for those that are not trained",
+        )
+
+
+def check(
+    gradient: Any,
+    loss: Loss,
+    records: LoopRecords,
+    tried: tuple[nn.Module, Tree, Tree],
+    device: torch.device,
+    micro_batch: int | None,
+) -> int:
+    """Tries model and loss on synthetic examples. Returns the micro-batch size."""
+    model, inputs, targets = tried
+    with (
+        line_if_slow(CHECKING),
+        own_errors("the model or loss fails on synthetic records", *tried),
+        _devices.fork_rng(device),
+        _devices.deterministic(device),
+    ):
+        torch.manual_seed(0)
+        on_device = tree_map(lambda one: one.to(device), inputs)
+        shape = _finite_example(model, on_device)
+        losses.refuse_beyond(model, loss, on_device, records.smallest, records.largest)
+        gradient.self_check(shape, targets=targets)
+        return micro_batch or size_micro_batch(gradient, shape, str(device), targets)
+
+
+def synthetic(records: LoopRecords) -> tuple[Tree, Tree]:
+    """Two synthetic examples in the form of the records; integers are 0 in one and 1 in the other."""
+    generator = torch.Generator().manual_seed(0)
+
+    def made(like: Tensor) -> Tensor:
+        if like.is_floating_point() or like.is_complex():
+            return torch.randn(2, *like.shape[1:], generator=generator).to(like.dtype)
+        return torch.stack([torch.zeros_like(like[0]), torch.ones_like(like[0])])
+
+    return tree_map(made, records.zero_record)  # type: ignore[return-value]
+
+
+def _finite_example(model: nn.Module, inputs: Tree) -> Tree:
+    """The first synthetic example with finite outputs, in place of a shape (`ClippedGradient.self_check`)."""
+    for row in range(len(tree_tensors(inputs)[0])):
+        one = tree_map(itemgetter(slice(row, row + 1)), inputs)
+        with suppress(Exception), torch.no_grad():  # what fails on all of them is refused by the self-check
+            outputs = tree_leaves(call_model(model, {}, one))
+            if all(bool(value.isfinite().all()) for value in outputs if isinstance(value, Tensor)):
+                return tree_map(itemgetter(0), one)
+    return tree_map(itemgetter(0), inputs)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any, Never
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,24 +14,25 @@ from torch import nn
 from torch.nn import functional
 
 from sfumato._checks import SfumatoError, one_of, positive, positive_integer
-from sfumato._choices import nearest
-from sfumato.experiment.settings import SECURE, STANDARD, refuse_noise
+from sfumato.experiment.settings import SECURE, STANDARD, Performance, refuse_noise
 from sfumato.gradients.checks.external_models import loss_of_model, storable, unwrap
 from sfumato.gradients.examples import Tree
 from sfumato.privacy import Circumstances, PrivacyPlan
 from sfumato.privacy.plan import default_delta
 from sfumato.privacy.unit import ALL, Example, User
-from sfumato.randomness import owner_key
-from sfumato.runs.directory import SETTINGS, RunDirectory
+from sfumato.randomness import RunKey, owner_key
+from sfumato.runs import directory as names
+from sfumato.runs.directory import RunDirectory
 from sfumato.runs.owner import lines
 from sfumato.training import launch
-from sfumato.training.custom.job import refuse_unready
+from sfumato.training.custom.job import LoopJob, Loss, check, refuse_foreign, refuse_unfit, synthetic
 from sfumato.training.custom.records import LABELS, LoopRecords, own_records
-from sfumato.training.custom.steps import REFUSE, SKIP, Loss, PrivateSteps
-from sfumato.training.custom.users import group_by_user
-from sfumato.training.parts.options import check_budget
-from sfumato.training.preparation.prepare import check_epsilon
-from sfumato.training.preparation.start import Machine, Start
+from sfumato.training.custom.steps import LOOP, REFUSE, SKIP, LoopSteps, PrivateSteps, refuse_unready
+from sfumato.training.custom.users import gradient_of, group_by_user
+from sfumato.training.preparation import resume
+from sfumato.training.preparation.building import precision_of, with_noise
+from sfumato.training.preparation.prepare import check_epsilon, configure_torch
+from sfumato.training.preparation.start import Machine, Start, check_budget, known_micro_batch
 
 
 def private_steps(
@@ -68,7 +68,6 @@ def private_steps(
     if_changed: str = REFUSE,
     copy: bool = False,
     rounds: int = 0,
-    **unknown: Never,
 ) -> PrivateSteps:
     """The private steps of a custom training loop. The same call resumes an interrupted run. Processes of torchrun take
     the steps together, and run the loop's body each.
@@ -138,7 +137,7 @@ def private_steps(
 
     Errors: `SfumatoError` before any budget is spent.
     """
-    _refuse_choices(unknown, optimizer, with_state, noise, if_changed)
+    _refuse_choices(optimizer, with_state, noise, if_changed)
     run, key, model = RunDirectory(directory), owner_key(), storable(unwrap(model))
     records, joined = own_records(data, key), _join(rounds)
     records, unit = _unit_of(_with_name(records, name, run, public), users, per_user, per_step, plan)
@@ -147,21 +146,82 @@ def private_steps(
     _refuse_plan(plan, noise, rounds)
     facts = _circumstances(records, counted=examples is None, public=public, seeded=seed is not None, rounds=rounds)
     check_budget(budget, public=facts.data_public, seed=seed)
+    refuse_foreign(optimizer, {name: value for name, value in model.named_parameters() if value.requires_grad})
     machine = Machine(threads=threads, micro_batch=micro_batch, precision=precision)
-    others = {"noise": noise, "template": template, "budget": budget, "seed": seed, "if_changed": if_changed}
-    others |= {"with_state": tuple(with_state), "capture": capture, "copy": copy, "run": run, **joined}
-    own = PrivateSteps(
-        model=model,
-        optimizer=optimizer,
-        records=records,
-        loss=loss or _loss_by_rule(records),
-        plan=plan,
-        facts=facts,
-        **others,
-        start=Start.for_run(run, machine=machine) if run.exists else Start(machine=machine),
-    )
+    job = None
+    if not (run.complete() or run.finished):
+        job = _job(
+            *(model, optimizer, records, loss or _loss_by_rule(records), plan, facts, run, machine),
+            template=template,
+            capture=capture,
+            noise=noise,
+            with_state=tuple(with_state),
+            budget=budget,
+        )
+        job = _compared(job, run) if run.exists else _begun(job, run, seed)
+        LoopSteps.of(job, job.key)  # raises the errors of the first step
+    own = PrivateSteps(model, records, plan, run, job, **joined, skips=if_changed == SKIP, copy=copy)
     own._announce()
     return own
+
+
+def _job(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    records: LoopRecords,
+    loss: Loss,
+    plan: PrivacyPlan,
+    facts: Circumstances,
+    run: RunDirectory,
+    machine: Machine,
+    *,
+    template: tuple[Tree, Tree] | None,
+    capture: bool,
+    noise: str,
+    **known: Any,
+) -> LoopJob:
+    """The run before it begins, whose model and loss were tried on synthetic records.
+
+    Args:
+        facts: the circumstances, without those of the noise.
+        known: further fields of `LoopJob`.
+    """
+    start = Start.for_run(run, machine=machine) if run.exists else Start(machine=machine)
+    device, recorded = next(iter(model.parameters())).device, start.facts.recorded
+    _, threads = configure_torch(start)
+    pinned: dict[str, Any] = {"device": str(device), "threads": threads, "precision": precision_of(start)}
+    own: dict[str, Any] = {"max_norm": plan.max_norm, "methods": recorded.methods if recorded else None}
+    gradient = gradient_of(records, model, loss, template=template, capture=capture, **own)
+    tried = model, *(template or synthetic(records))
+    micro_batch = check(gradient, loss, records, tried, device, known_micro_batch(start, noise))
+    return LoopJob(
+        module=model,
+        given=optimizer,
+        records=records,
+        steps=plan.steps,
+        plan=plan,
+        gradient=gradient,
+        performance=Performance(micro_batch=micro_batch, methods=gradient.methods, **pinned),
+        circumstances=with_noise(facts, noise, plan, gradient.zeros(), alone=micro_batch == 1),
+        noise=noise,
+        tried=tried,
+        kind=LOOP,
+        key=RunKey.load(run / names.RUN_KEY) if run.exists else RunKey.fresh(),
+        **known,
+    )
+
+
+def _compared(job: LoopJob, run: RunDirectory) -> LoopJob:
+    """The job of a run that is resumed."""
+    resume.compare(job, run)
+    return job
+
+
+def _begun(job: LoopJob, run: RunDirectory, seed: int | None) -> LoopJob:
+    """The job of a new run; with a seed, by the key that follows from it."""
+    run.require_free()
+    refuse_unfit(job.given)
+    return job if seed is None else job.seeded(seed)
 
 
 def _circumstances(records: LoopRecords, *, counted: bool, public: bool, **facts: Any) -> Circumstances:
@@ -198,12 +258,9 @@ def _refuse_plan(plan: PrivacyPlan, noise: str, rounds: int) -> None:
         )
 
 
-def _refuse_choices(
-    unknown: Mapping[str, Any], optimizer: Any, with_state: Sequence[Any], noise: str, if_changed: str
-) -> None:
-    _refuse(unknown)
-    one_of("noise", noise, (STANDARD, SECURE))
-    one_of("if_changed", if_changed, (REFUSE, SKIP))
+def _refuse_choices(optimizer: Any, with_state: Sequence[Any], noise: str, if_changed: str) -> None:
+    one_of((STANDARD, SECURE), noise=noise)
+    one_of((REFUSE, SKIP), if_changed=if_changed)
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise SfumatoError(
             f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}",
@@ -234,7 +291,7 @@ def _with_name(records: LoopRecords, name: str | None, run: RunDirectory, public
     if own and (public or records.facts.data_public):
         raise SfumatoError(f"name is {name}, but public data are not on the owner's list", "leave it out")
     if run.exists:
-        recorded = [one for one in run.read_json(SETTINGS).get("places", ()) if one.startswith(lines.NAMED)]
+        recorded = [one for one in run.read_json(names.SETTINGS).get("places", ()) if one.startswith(lines.NAMED)]
         if recorded != [*own]:
             began = recorded[0].removeprefix(lines.NAMED) if recorded else None
             raise SfumatoError(
@@ -247,14 +304,6 @@ def _with_name(records: LoopRecords, name: str | None, run: RunDirectory, public
 def _loss_by_rule(records: LoopRecords) -> Loss:
     inputs = records.zero_record[0]
     return loss_of_model if isinstance(inputs, dict) and LABELS in inputs else functional.cross_entropy
-
-
-def _refuse(unknown: Mapping[str, Any]) -> None:
-    """Refuse unknown arguments, naming the right one if it is known."""
-    for name in unknown:
-        near = nearest(name, _ARGUMENTS)
-        remedy = f"did you mean {near}" if near else f"give one of {', '.join(sorted(_ARGUMENTS))}"
-        raise SfumatoError(f"private_steps has no argument {name}", remedy)
 
 
 def _choose_plan(
@@ -288,9 +337,9 @@ def _calibrated(
     max_norm: float | None,
     unit: Example | User,
 ) -> PrivacyPlan:
-    positive_integer("examples", examples, remedy="give the number of training examples")
+    positive_integer(examples=examples, remedy="give the number of training examples")
     if epochs is not None:
-        positive("epochs", epochs)
+        positive(epochs=epochs)
         if asked["steps"] is not None or asked["batch_size"] is None:
             raise SfumatoError(
                 f"epochs={epochs} needs a batch_size, and cannot be given with steps",
@@ -299,6 +348,3 @@ def _calibrated(
         asked = asked | {"steps": -int(-epochs * examples // asked["batch_size"])}
     delta = delta or default_delta(unit.count(examples))
     return PrivacyPlan.calibrate(examples=examples, delta=delta, max_norm=max_norm, unit=unit, **asked)
-
-
-_ARGUMENTS = frozenset(inspect.signature(private_steps).parameters) - {"unknown"}

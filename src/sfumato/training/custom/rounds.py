@@ -21,7 +21,8 @@ from sfumato.privacy.ledger import RECEIVED, SENT, Entry, lost_steps, read
 from sfumato.runs import directory as names
 from sfumato.runs import pins, releases
 from sfumato.runs.checkpoint import Checkpoint, read_safetensors
-from sfumato.training.custom.private_steps import Loss, private_steps
+from sfumato.training.custom.job import Loss
+from sfumato.training.custom.private_steps import private_steps
 from sfumato.training.custom.steps import OwnStep, PrivateSteps
 
 
@@ -165,7 +166,7 @@ class PrivateRounds:
             ledger.append(SENT, {"round": number, "sha256": pins.weights_digest(weights)})
             ledger.sync()
         if number + 1 == self.rounds:
-            self._steps._conclude(ledger, self.plan.steps)
+            self._steps._conclude(ledger)
 
     def _begin(self, ledger: Ledger, number: int, weights: dict[str, Tensor], digest: str) -> int:
         """The step that starts from the weights that came in, as the ledger names it."""
@@ -334,7 +335,7 @@ def private_rounds(
 
     Errors: `SfumatoError` before any budget is spent.
     """
-    positive_integer("rounds", rounds)
+    positive_integer(rounds=rounds)
     if all(arguments.get(name) is None for name in ("plan", "steps", "epochs", "noise_multiplier")):
         arguments["steps"] = rounds * -(-STEPS_FULL_BATCH // rounds)
     steps = private_steps(model, optimizer, data, loss, rounds=rounds, **arguments)

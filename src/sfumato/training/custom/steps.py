@@ -7,47 +7,94 @@ steps are the user's.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from sfumato import _devices
 from sfumato._checks import SfumatoError
-from sfumato.experiment.settings import Performance
-from sfumato.gradients.checks import losses
 from sfumato.gradients.checks.discovery import own_errors
-from sfumato.gradients.examples import Tree, call_model, tree_map, tree_tensors
+from sfumato.gradients.examples import tree_map
 from sfumato.models.description import OWN_LOOP
-from sfumato.observers.progress import line_if_slow
-from sfumato.privacy import Circumstances, Ledger, PrivacyPlan, Statement
+from sfumato.observers.progress import Progress
+from sfumato.privacy import Ledger, PrivacyPlan, Statement
 from sfumato.privacy.ledger import moved
-from sfumato.randomness import RunKey
+from sfumato.randomness import NoiseState, RunKey
 from sfumato.runs import directory as names
 from sfumato.runs import pins
 from sfumato.runs.checkpoint import Checkpoint, read_safetensors
 from sfumato.runs.directory import RunDirectory, remove_temporary
 from sfumato.runs.owner.lines import BY_NUMBERS
 from sfumato.training import loop
-from sfumato.training.conclusion.finish import conclude
-from sfumato.training.custom.job import LOOP, LoopJob, LoopSteps
-from sfumato.training.custom.optimizers import refuse_foreign, refuse_unfit
+from sfumato.training.conclusion.finish import conclude, conclude_early
+from sfumato.training.custom.job import LoopJob
 from sfumato.training.custom.records import LoopRecords
-from sfumato.training.custom.users import gradient_of
+from sfumato.training.inputs import dropout_keys
+from sfumato.training.planned import RunKind
 from sfumato.training.preparation import resume
-from sfumato.training.preparation.building import precision_of, with_noise
-from sfumato.training.preparation.prepare import CHECKING, configure_torch, size_micro_batch
-from sfumato.training.preparation.start import Start, known_micro_batch
-from sfumato.training.workers import Workers
+from sfumato.training.step import PrivateTrainingSteps
+from sfumato.training.steps import private_training_steps
+from sfumato.training.workers import ALONE, Workers
 
-Loss = Callable[[Any, Any], Tensor]
 REFUSE, SKIP = "refuse", "skip"
 """What to do about a repeated step that would release something else."""
+
+
+class LoopInputs:
+    """The records of a custom loop as the arguments of its gradient, in micro-batches."""
+
+    def __init__(self, job: LoopJob):
+        self.job, self.device, self.units = job, job.device, job.records.count
+
+    def micro_batches(
+        self, key: RunKey, step: int, participants: np.ndarray, workers: Workers = ALONE
+    ) -> Iterator[tuple[Any, ...]]:
+        """Yields inputs, targets, for users the shares of their records, and dropout keys of the participants, in this
+        process's micro-batches."""
+        job, records = self.job, self.job.records
+        pieces = records.pieces(participants, job.performance.micro_batch, key, step)
+        before = np.cumsum([0, *(len(units) for units, *_ in pieces)]).tolist()
+        try:
+            for place in workers.deal(step, participants, [max(one.size for one in piece) for piece in pieces]):
+                batch = tree_map(lambda tensor: tensor.to(self.device), records.batch(*pieces[place]))
+                torch.manual_seed(key.seed("model", step, str(before[place])))
+                names = records.names(pieces[place][0])
+                yield *batch, dropout_keys(key, step, names) if job.gradient.uses_keys else None
+        except SfumatoError as error:
+            raise SfumatoError(f"step {step + 1}: {error.problem}", error.remedy) from None
+
+    def halve(self) -> None:
+        """The micro-batches of a custom loop keep their size."""
+
+
+class LoopSteps(PrivateTrainingSteps):
+    """The private steps of a custom loop."""
+
+    inputs: LoopInputs
+
+    @classmethod
+    def of(cls, job: LoopJob, key: RunKey, progress: Progress | None = None) -> PrivateTrainingSteps:
+        """The steps of a job."""
+        return private_training_steps(job, key, inputs=LoopInputs(job), kind=cls)
+
+    def __call__(self, step: int, state: NoiseState) -> tuple[Mapping[str, Tensor], NoiseState]:
+        """As of `PrivateTrainingSteps`; errors of the user's code are named as such."""
+        job = self.inputs.job
+        refuse_unready(job.given, job.with_state)
+        with (
+            _devices.fork_rng(self.inputs.device),
+            own_errors(f"model, loss or data set fail in step {step + 1}", *job.tried),
+        ):
+            return super().__call__(step, state)
+
+
+LOOP = RunKind(steps=LoopSteps.of)
+"""The kind of steps of custom loops. No test split is scored."""
 
 
 @dataclass(frozen=True)
@@ -104,72 +151,27 @@ class PrivateSteps:
 
     def __init__(
         self,
-        *,
         model: nn.Module,
-        optimizer: torch.optim.Optimizer,
         records: LoopRecords,
-        loss: Loss,
         plan: PrivacyPlan,
         run: RunDirectory,
-        facts: Circumstances,
-        noise: str,
-        with_state: tuple[Any, ...],
-        template: tuple[Tree, Tree] | None,
-        budget: str | None,
-        seed: int | None,
-        if_changed: str,
-        capture: bool,
-        copy: bool,
-        start: Start,
+        job: LoopJob | None,
+        *,
         workers: Workers,
         leave: Callable[[], None],
+        skips: bool,
+        copy: bool,
     ):
+        """`job` is None for a finished run; `leave` leaves the workers; for `skips` and `copy` see `loop.steps` and
+        `open_run`."""
         self.plan, self.directory, self.note, self.model = plan, run.path, "", model
         self._run, self._records, self._workers, self._leave = run, records, workers, leave
-        self._skips, self._copy = if_changed == SKIP, copy
-        trained = {name: value for name, value in model.named_parameters() if value.requires_grad}
-        refuse_foreign(optimizer, trained)
+        self._skips, self._copy, self._begun = skips, copy, run.exists
         self._statement: Statement | None = None
-        if run.complete() or run.finished:
+        if job is None:
             self._load()
-            return
-        device, recorded = next(iter(model.parameters())).device, start.unfinished.recorded
-        _, threads = configure_torch(start)
-        machine: dict[str, Any] = {"device": str(device), "threads": threads, "precision": precision_of(start)}
-        own: dict[str, Any] = {"max_norm": plan.max_norm, "methods": recorded.methods if recorded else None}
-        gradient = gradient_of(records, model, loss, template=template, capture=capture, **own)
-        tried = model, *(template or _synthetic(records))
-        micro_batch = _checked(gradient, loss, records, tried, device, known_micro_batch(start, noise))
-        job = LoopJob(
-            module=model,
-            given=optimizer,
-            records=records,
-            steps=plan.steps,
-            plan=plan,
-            gradient=gradient,
-            performance=Performance(micro_batch=micro_batch, methods=gradient.methods, **machine),
-            circumstances=with_noise(facts, noise, plan, gradient.zeros(), alone=micro_batch == 1),
-            noise=noise,
-            with_state=with_state,
-            tried=tried,
-            budget=budget,
-            kind=LOOP,
-            key=RunKey.load(run / names.RUN_KEY) if run.exists else RunKey.fresh(),
-        )
-        self._begun = run.exists
-        self._job = self._compared(job) if run.exists else self._seeded(job, seed)
-        LoopSteps(self._job, self._job.key)  # raises the errors of the first step
-
-    def _compared(self, job: LoopJob) -> LoopJob:
-        """The job of a run that is resumed."""
-        resume.compare(job, self._run)
-        return job
-
-    def _seeded(self, job: LoopJob, seed: int | None) -> LoopJob:
-        """The job of a new run; with a seed, by the key that follows from it."""
-        self._run.require_free()
-        refuse_unfit(job.given)
-        return job if seed is None else job.seeded(seed)
+        else:
+            self._job = job
 
     def __len__(self) -> int:
         """The number of steps of the plan."""
@@ -215,14 +217,14 @@ class PrivateSteps:
             )
         with self._open() as ledger:
             yield from self._steps(ledger, self._job, self.plan.steps)
-            self._conclude(ledger, self.plan.steps)
+            self._conclude(ledger)
 
     def finish(self) -> Statement:
         """End an unfinished run at its last checkpoint. The statement is still that of the whole plan."""
         if self._statement is None:
             self._run.require()
             with self._open() as ledger:
-                self._conclude(ledger, 0 if ledger is None else self._restore(ledger).step)
+                self._conclude(ledger, early=True)
         return self.statement
 
     def _announce(self) -> None:
@@ -294,12 +296,13 @@ class PrivateSteps:
                 raise
             refuse_changed(before, self.model, job.given)
 
-    def _conclude(self, ledger: Ledger | None, steps: int) -> None:
-        """Writes the files of the finished run, as the leader."""
-        if ledger is not None:
-            weights = {name: value.detach() for name, value in self.model.state_dict().items()}
-            history = resume.owner_history(self._job)  # totals count the runs that began meanwhile
-            conclude(self._job, self._run, ledger, loop.Outcome(step=steps, weights=weights), history)
+    def _conclude(self, ledger: Ledger | None, *, early: bool = False) -> None:
+        """Writes the files of the run, as the leader: after its last step, or `early`, at its last checkpoint."""
+        if ledger is not None and early:
+            conclude_early(self._job, self._run, ledger)
+        elif ledger is not None:
+            outcome = loop.Outcome(step=self.plan.steps, weights=loop.weights_to_release(self.model))
+            conclude(self._job, self._run, ledger, outcome)
         self._workers.broadcast_bool(True)  # the leader has written the run
         self._load()
         self._leave()
@@ -319,53 +322,6 @@ class PrivateSteps:
         pins.require_same("model", *shapes, **known)
         self.model.load_state_dict(weights)
         self._statement = Statement.from_dict(run.read_json(names.STATEMENT))
-
-
-def _checked(
-    gradient: Any,
-    loss: Loss,
-    records: LoopRecords,
-    tried: tuple[nn.Module, Tree, Tree],
-    device: torch.device,
-    micro_batch: int | None,
-) -> int:
-    """Tries model and loss on synthetic examples. Returns the micro-batch size."""
-    model, inputs, targets = tried
-    with (
-        line_if_slow(CHECKING),
-        own_errors("the model or loss fails on synthetic records", *tried),
-        _devices.fork_rng(device),
-        _devices.deterministic(device),
-    ):
-        torch.manual_seed(0)
-        on_device = tree_map(lambda one: one.to(device), inputs)
-        shape = _finite_example(model, on_device)
-        losses.refuse_beyond(model, loss, on_device, records.smallest, records.largest)
-        gradient.self_check(shape, targets=targets)
-        return micro_batch or size_micro_batch(gradient, shape, str(device), targets)
-
-
-def _synthetic(records: LoopRecords) -> tuple[Tree, Tree]:
-    """Two synthetic examples in the form of the records; integers are 0 in one and 1 in the other."""
-    generator = torch.Generator().manual_seed(0)
-
-    def made(like: Tensor) -> Tensor:
-        if like.is_floating_point() or like.is_complex():
-            return torch.randn(2, *like.shape[1:], generator=generator).to(like.dtype)
-        return torch.stack([torch.zeros_like(like[0]), torch.ones_like(like[0])])
-
-    return tree_map(made, records.zero_record)  # type: ignore[return-value]
-
-
-def _finite_example(model: nn.Module, inputs: Tree) -> Tree:
-    """The first synthetic example with finite outputs, in place of a shape (`ClippedGradient.self_check`)."""
-    for row in range(len(tree_tensors(inputs)[0])):
-        one = tree_map(itemgetter(slice(row, row + 1)), inputs)
-        with suppress(Exception), torch.no_grad():  # what fails on all of them is refused by the self-check
-            outputs = tree_leaves(call_model(model, {}, one))
-            if all(bool(value.isfinite().all()) for value in outputs if isinstance(value, Tensor)):
-                return tree_map(itemgetter(0), one)
-    return tree_map(itemgetter(0), inputs)
 
 
 def contents(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, object]:
@@ -395,4 +351,25 @@ def refuse_changed(before: Mapping[str, object], model: nn.Module, optimizer: to
             "leave backward() and optimizer.step() out: the optimizer has already taken its private step; freeze "
             "parameters before calling private_steps; run the model in evaluation mode, where batch norm keeps its "
             "statistics (model.eval()), or work on a copy",
+        )
+
+
+def refuse_unready(optimizer: torch.optim.Optimizer, with_state: Sequence[Any]) -> None:
+    """Refuse a scheduler that is not in `with_state`, and settings of torch under which no step can be taken.
+
+    A resumed loop makes its scheduler anew: only a state that is in the checkpoint goes on where it was. torch marks
+    the optimizer of each scheduler by wrapping its `step`.
+    """
+    scheduled = hasattr(optimizer.step, "_wrapped_by_lr_sched")
+    if scheduled and all(getattr(one, "optimizer", None) is not optimizer for one in with_state):
+        raise SfumatoError(
+            f"a learning rate scheduler changes the optimizer {type(optimizer).__name__}, and with_state does not hold "
+            "it: it would start anew when the run is resumed",
+            "make it before the call, and give with_state=[scheduler]",
+        )
+    default = torch.get_default_device()
+    if (frozen := torch.is_inference_mode_enabled()) or default.type != "cpu":
+        raise SfumatoError(
+            f"no private step can be taken under torch.{'inference_mode()' if frozen else f'device({default})'}",
+            "use it for the body's own evaluation alone; a model on a device is model.to(device)",
         )

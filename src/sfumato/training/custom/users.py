@@ -81,9 +81,8 @@ def group_by_user(
     Errors: `SfumatoError` if there is not one user for each record, or if inputs or targets are several tensors.
     """
     owners = _owners(records, users)
-    for name, value in (("per_user", per_user), ("per_step", per_step)):
-        if value is not None:
-            positive_integer(name, value, remedy="give a number of records of each user, such as 10")
+    remedy = "give a number of records of each user, such as 10"
+    positive_integer(optional=True, per_user=per_user, per_step=per_step, remedy=remedy)
     unit = User(at_most=per_user, per_step=shown_by_plan(per_step, per_user))
     names, numbers = np.unique(owners, return_inverse=True)
     kept = np.arange(records.count)

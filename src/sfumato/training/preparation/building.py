@@ -23,9 +23,8 @@ from sfumato.privacy.clipping import refuse_without_grid
 from sfumato.randomness import Noise, RunKey
 from sfumato.runs import checkpoint
 from sfumato.runs.checkpoint import stored_materials
-from sfumato.training.custom.code import CustomCode
-from sfumato.training.parts.public_examples import PublicExamples
 from sfumato.training.preparation.start import Start
+from sfumato.training.public_examples import PublicExamples
 
 
 def noise_named(noise: str, plan: PrivacyPlan, key: RunKey, *, max_norm: float | None = None) -> Noise:
@@ -69,10 +68,11 @@ LIBRARIES = ("timm", "torchvision")
 
 def origins(source: Source, settings: Settings) -> tuple[str, ...]:
     """The origins of the initial weights, and of the features if the source is a cache, for the statement."""
-    own = settings.model == "module" or models.is_custom(settings.model)
+    model = settings.network.model
+    own = model == "module" or models.is_custom(model)
     features = () if source.cache is None else source.cache.contents.origins
     weights = origins_of(settings.network.initial_weights)
-    named = [*(["own model"] if own else []), *(["synthetic images"] if models.is_prior(settings.model) else [])]
+    named = [*(["own model"] if own else []), *(["synthetic images"] if models.is_prior(model) else [])]
     return tuple(sorted({*features, *weights, *named}))
 
 
@@ -170,7 +170,8 @@ def build(
         if source.cache.contents.backbone is not None:
             checkpoint.backbone_of(source.cache)
     if settings.norms.normalisation is not None:
-        _normalise(module, source, settings, key, examples)
+        inputs = None if examples is None else examples.inputs(transform_for(module, source, settings))
+        models.replace_norms(module, settings.norms.normalisation, inputs)
     if settings.network.head_deviation is not None or settings.network.head_bias is not None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(key.seed("initial head", 0))
@@ -184,16 +185,6 @@ def build(
             "add classifier to it, or give head pretrained",
         )
     return module
-
-
-def _normalise(
-    module: nn.Module, source: Source, settings: Settings, key: RunKey, examples: PublicExamples | None
-) -> None:
-    """Replaces the model's normalisation layers as the settings say."""
-    inputs = None if examples is None else examples.inputs(transform_for(module, source, settings))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(key.seed("initial normalisation", 0))
-        models.replace_norms(module, settings.norms.normalisation, inputs)  # type: ignore[arg-type]
 
 
 def _check_cache(contents: Contents, settings: Settings) -> None:
@@ -270,34 +261,35 @@ _ONE_LAYER = "linear"
 
 def precision_of(start: Start) -> str:
     """The precision: as requested, else as recorded, else float32."""
-    recorded = start.unfinished.recorded
+    recorded = start.facts.recorded
     return start.machine.precision or (recorded.precision if recorded else FLOAT32)
 
 
-def with_precision(start: Start, source: Source, settings: Settings, own: CustomCode) -> tuple[Start, tuple[str, ...]]:
+def with_precision(
+    start: Start, source: Source, settings: Settings, own_model: nn.Module | None
+) -> tuple[Start, tuple[str, ...]]:
     """Sets the default precision if none was requested. Returns the start and messages for the owner.
 
     The default is bfloat16 if the device supports it in hardware and a whole network is trained, which costs no
     accuracy (`benchmarks/accuracy/bfloat16.py`); else float32. A resumed run keeps its precision on any device.
     """
-    if start.machine.precision is not None or start.unfinished.recorded is not None:
+    if start.machine.precision is not None or start.facts.recorded is not None:
         return start, ()
     device = _devices.select(start.machine.device)
-    if not (_devices.has_bfloat16(device) and trains_whole_network(source, settings, own)):
+    if not (_devices.has_bfloat16(device) and trains_whole_network(source, settings, own_model)):
         return start, ()
     how = f'in hardware on {device}; for float32 give --precision float32, or precision="float32" in Python'
     return replace(start, machine=replace(start.machine, precision=BFLOAT16)), (f"precision is bfloat16 ({how})",)
 
 
-def trains_whole_network(source: Source, settings: Settings, own: CustomCode) -> bool:
-    """Whether a whole image network is trained, with a named model, named normalisation and named loss.
+def trains_whole_network(source: Source, settings: Settings, own_model: nn.Module | None) -> bool:
+    """Whether a whole image network is trained, with a named model and a named normalisation.
 
-    The accuracy of the user's own code in bfloat16 is unknown.
+    The accuracy of the user's own models in bfloat16 is unknown.
     """
     name, _ = parse(settings.network.model)
     return (
-        own.model is None
-        and own.loss is None
+        own_model is None
         and source.cache is None
         and source.tokens is None
         and settings.norms.normalisation is None

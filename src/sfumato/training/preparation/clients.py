@@ -15,20 +15,20 @@ from sfumato import models
 from sfumato._checks import SfumatoError
 from sfumato.data import Source, by_user
 from sfumato.experiment import users
-from sfumato.experiment.client_choices import EVEN, UNTRAINED, WITH_NOISE, WITHOUT_PLAN, Clients
+from sfumato.experiment.client_choices import EVEN, FEDEMB_FROM, UNTRAINED, WITH_NOISE, WITHOUT_PLAN, Clients
 from sfumato.experiment.clients import EmbeddingDecision, PublicDecision, refuse_private
 from sfumato.experiment.settings import Settings
 from sfumato.privacy import FixedOrder, PrivacyPlan, User
+from sfumato.privacy.planning import remarks
 from sfumato.randomness import RunKey
 from sfumato.runs.owner.store import refuse_trained_on
 from sfumato.training.clients import updates_of
 from sfumato.training.job import MICRO_BATCH, Embedding, PrivateJob, PublicJob
 from sfumato.training.local import BackboneWithHead
-from sfumato.training.parts.options import RunOptions, check_kept, split
 from sfumato.training.preparation.building import origins, pretraining_digests, transform_for
 from sfumato.training.preparation.prepare import common_setup, key_of_weights, private_setup
 from sfumato.training.preparation.prepare import prepare as prepare_classifier
-from sfumato.training.preparation.start import Start
+from sfumato.training.preparation.start import RunOptions, Start, check_kept, split
 from sfumato.training.steps import PRIVATE, PUBLIC
 
 Built = Callable[[RunKey], nn.Module]
@@ -114,38 +114,39 @@ def check_scored(source: Source) -> None:
 
 def check_plan(source: Source, plan: PrivacyPlan, clients: Clients) -> None:
     """Refuse a plan that does not fit the method, the users or the virtual clients."""
-    if clients.method not in WITH_NOISE:
-        raise SfumatoError(
-            f"method {clients.method} has no rounds with noise, but a plan is given", f"give {' or '.join(WITH_NOISE)}"
-        )
-    unit = plan.unit
+    unit, rule, fixed = plan.unit, plan.participation, clients.grouping == "fixed"
     if not (isinstance(unit, User) and unit.clients):
         raise SfumatoError(f"the plan's unit is {unit}", "give a plan whose unit is User(clients=True)")
-    if source.users is None or plan.users != source.users:
-        raise SfumatoError(
+    by_position = isinstance(rule, FixedOrder) and rule.assignment != "random"
+    for wrong, problem, remedy in (
+        (
+            clients.method not in WITH_NOISE,
+            f"method {clients.method} has no rounds with noise, but a plan is given",
+            f"give {' or '.join(WITH_NOISE)}",
+        ),
+        (
+            source.users is None or plan.users != source.users,
             f"the plan is for {plan.users} users, the source has {source.users} declared or counted",
             "calibrate the plan with the source's number of users, or declare the same number",
-        )
-    users.check_cap(by_user(source.train)[0], unit)
-    if clients.method == "fedavg":
-        users.check_classes(source)
-    if unit.grouped != (clients.grouping == "fixed"):
-        raise SfumatoError(
-            f"the plan's groups are {'' if unit.grouped else 'not '}fixed, but the clients' grouping is "
-            f"{clients.grouping}",
+        ),
+        (
+            unit.grouped != fixed,
+            f"the plan's groups are {'not ' * fixed}fixed, but the clients' grouping is {clients.grouping}",
             "give a plan with a grouped unit for fixed groups, and only for these",
-        )
-    if clients.grouping == EVEN and plan.adjacency != "zero-out":
-        raise SfumatoError(
+        ),
+        (
+            clients.grouping == EVEN and plan.adjacency != "zero-out",
             f"grouping is {EVEN}, but under {plan.adjacency} adjacency one user more or less moves others to other "
             "clients",
             "use random grouping, or `adjacency=zero-out`",
-        )
-    if isinstance(plan.participation, FixedOrder) and plan.participation.assignment != "random":
-        raise SfumatoError(
-            f"order {plan.participation.assignment} is for records, but here users take part",
-            "use a fixed order by random draws",
-        )
+        ),
+        (by_position, "an order by position is for records, but here users take part", "use random draws"),
+    ):
+        if wrong:
+            raise SfumatoError(problem, remedy)
+    users.check_cap(by_user(source.train)[0], unit)
+    if clients.method == "fedavg":
+        users.check_classes(source)
 
 
 def _private(source: Source, decided: EmbeddingDecision, start: Start, built: Built, options: RunOptions) -> PrivateJob:
@@ -178,7 +179,7 @@ def _of_gradients(
 ) -> PrivateJob:
     """The job of a classifier that contains the backbone, trained with each user's mean gradient (DP-SGD)."""
     settings = decided.settings
-    module = built(key_of_weights(start.unfinished.key, settings))
+    module = built(key_of_weights(start.facts.key, settings))
     of_module = replace(settings, model="module", pretrained=None, pretrained_weights=None)
     job = prepare_classifier(module, source, decided.plan, of_module, start, **vars(options))
     return replace(
@@ -234,3 +235,25 @@ def build(
         return backbone
     head = key.generator("initial head", 0)
     return BackboneWithHead(backbone, classes=len(source.classes), width=clients.dimension, generator=head)
+
+
+def notes_of(job: PrivateJob | PublicJob) -> list[str]:
+    """Notes about the plan for these users and this model; none without a plan."""
+    if isinstance(job, PublicJob):
+        return []
+    plan, notes = job.plan, []
+    counted = len(by_user(job.source.train)[1])
+    if users.is_far(plan.users or 0, counted):
+        notes.append(
+            f"note: {plan.users} users are declared, but the data hold {counted}; the guarantee holds as stated, but "
+            "rounds have fewer or more users than planned, while sums are divided by the planned number"
+        )
+    vectors = job.client_count or plan.expected_batch_size
+    parameters = sum(value.numel() for value in job.module.parameters() if value.requires_grad)
+    if (weak := remarks.drowned_updates_note(plan, clients=vectors, parameters=parameters)) is not None:
+        notes.append(f"note: {weak}")
+        notes.append(
+            f"note: a network is worth its budget from {FEDEMB_FROM:,} people on, which decides the method where no "
+            "option for model, rounds or clients is given"
+        )
+    return notes

@@ -36,15 +36,35 @@ class Estimate:
 
 
 def estimate(job: PrivateJob) -> Estimate:
-    """Times one micro-batch and one draw of noise on synthetic inputs. Touches no private data and spends nothing.
+    """What a run will take, measured on synthetic inputs. Touches no private data and spends nothing."""
+    per_example = job.gradient.bytes_per_example(job.input_shape, targets=job.synthetic_targets)
+    return Estimate(
+        seconds=seconds_of_steps(job),
+        activation_bytes=per_example * math.prod(_synthetic_lead(job)),
+        data_bytes=_data_bytes(job),
+        parameters=sum(parameter.numel() for parameter in job.module.parameters() if parameter.requires_grad),
+        micro_batches=job.micro_batch_count,
+        processes=launch.current_workers().count,
+        average_bytes=average_bytes(job),
+    )
+
+
+def _synthetic_lead(job: PrivateJob) -> tuple[int, ...]:
+    """The leading axes of a synthetic micro-batch: (examples,), or (users, records of each)."""
+    rows, each = job.records_of_a_step
+    count = min(job.performance.micro_batch, rows)
+    return (count,) if each is None else (max(1, count // each), each)
+
+
+def seconds_of_steps(job: PrivateJob) -> float:
+    """Expected seconds of all steps, from timing one synthetic micro-batch and one draw of noise.
 
     With several processes, the one with the most micro-batches determines the time. Communication is not included.
     """
     rows, each = job.records_of_a_step
-    count = min(job.performance.micro_batch, rows)
-    views = (job.settings.augmentation.views,) if job.settings.augmentation.views > 1 else ()
-    lead = (count,) if each is None else (max(1, count // each), each)
+    lead = _synthetic_lead(job)
     count = math.prod(lead)
+    views = (job.settings.augmentation.views,) if job.settings.augmentation.views > 1 else ()
     if isinstance(job.input_shape, torch.Tensor):
         inputs = job.input_shape.to(job.device).expand(*lead, -1)
     else:
@@ -57,19 +77,10 @@ def estimate(job: PrivateJob) -> Estimate:
     with _devices.fork_rng(device), _devices.compute_mode(device, job.performance.precision):
         job.gradient(*(values[:1] for values in synthetic))
         one = seconds_of(job, lambda: job.gradient(*synthetic)) / count
-    drawing = seconds_of_noise(job)
     processes = launch.current_workers().count
-    most = -(-job.micro_batch_count // processes)
-    return Estimate(
-        seconds=job.plan.steps * (one * min(rows, most * job.performance.micro_batch) + drawing / processes)
-        + _trunk_seconds(job) / processes,
-        activation_bytes=job.gradient.bytes_per_example(job.input_shape, targets=job.synthetic_targets) * count,
-        data_bytes=_data_bytes(job),
-        parameters=sum(parameter.numel() for parameter in job.module.parameters() if parameter.requires_grad),
-        micro_batches=job.micro_batch_count,
-        processes=processes,
-        average_bytes=average_bytes(job),
-    )
+    most = -(-job.micro_batch_count // processes) * job.performance.micro_batch
+    each_step = one * min(rows, most) + seconds_of_noise(job) / processes
+    return job.plan.steps * each_step + _trunk_seconds(job) / processes
 
 
 AT_ONCE = 16
@@ -89,7 +100,7 @@ def embedding_seconds(job: PrivateJob | PublicJob, embedding: Embedding) -> floa
     clients, rounds = embedding.clients, embedding.rounds
     if isinstance(job, PrivateJob):
         if job.client_count is None:
-            return estimate(job).seconds
+            return seconds_of_steps(job)
         population, expected, query = job.plan.population, job.plan.expected_batch_size, job.gradient
     elif rounds is None:
         return None

@@ -21,20 +21,17 @@ from sfumato.experiment import users
 from sfumato.experiment.drift import facts_read, second_group
 from sfumato.experiment.settings import Performance, Settings
 from sfumato.gradients import ClippedGradient, UserGradient
-from sfumato.models.losses import answer_weights, class_weights, refuse_for_users
+from sfumato.models.losses import answer_weights, class_weights, refuse_for_users, weighted_loss
 from sfumato.observers.progress import line_if_slow
 from sfumato.privacy import Circumstances, PrivacyPlan, User
 from sfumato.privacy.statements.circumstances import PREPARATION
 from sfumato.randomness import RunKey
 from sfumato.runs import pins
 from sfumato.runs.owner.store import refuse_trained_on
-from sfumato.training.custom.code import CustomCode, Loss
+from sfumato.training.conclusion.releases import steps_to_keep
 from sfumato.training.inputs import features_alone, head_on_features, kept_bytes
 from sfumato.training.job import PUBLIC, PrivateJob, Shape, synthetic_targets
-from sfumato.training.parts.kept_weights import steps_to_keep
-from sfumato.training.parts.options import RunOptions, split
-from sfumato.training.parts.part import RunKind
-from sfumato.training.parts.public_examples import PublicNormalisation
+from sfumato.training.planned import RunKind
 from sfumato.training.preparation.building import (
     build,
     origins,
@@ -44,7 +41,8 @@ from sfumato.training.preparation.building import (
     with_noise,
     with_precision,
 )
-from sfumato.training.preparation.start import Machine, Start, known_micro_batch
+from sfumato.training.preparation.start import Machine, RunOptions, Start, known_micro_batch, split
+from sfumato.training.public_examples import PublicNormalisation
 from sfumato.training.steps import PRIVATE
 from sfumato.training.weights import check_choices
 
@@ -59,7 +57,7 @@ CHECKING = "comparing the clipped gradients of this model with a slow reference"
 
 
 def prepare(
-    own: CustomCode | nn.Module | None,
+    own_model: nn.Module | None,
     source: Source,
     plan: PrivacyPlan,
     settings: Settings,
@@ -69,7 +67,7 @@ def prepare(
     """Prepares a private run up to its first step.
 
     Args:
-        own: the user's own code, or just a module; None for neither.
+        own_model: the user's own module, of which a copy is trained; None for the model that the settings name.
         source, plan, settings: the run's choices.
         start: how the run starts or resumes.
         choices: fields of `Start` and of `RunOptions`.
@@ -77,7 +75,7 @@ def prepare(
     Errors: `SfumatoError` for anything that would stop the run later, before anything is spent.
     """
     options, others = split(choices)
-    start, own = Start.given(start, others), own if isinstance(own, CustomCode) else CustomCode(model=own)
+    start = Start.given(start, others)
     users.check(source, plan)
     check_shares(settings, source, plan)
     groups, public = second_group(source, plan), PublicNormalisation.read(settings, source)
@@ -86,23 +84,22 @@ def prepare(
     refuse_trained_on(source, pretraining_digests(source, settings))
     source = source if public is None else public.exclude_records(source)
 
-    start, notes = with_precision(start, source, settings, own)
+    start, notes = with_precision(start, source, settings, own_model)
     precision = precision_of(start)
 
     def built(key: RunKey) -> nn.Module:
-        return build(own.model, source, settings, key, examples=None if public is None else public.public)
+        return build(own_model, source, settings, key, examples=None if public is None else public.public)
 
     def keyed_by(weights: str) -> tuple[Any, ...]:
         of_data = (source.fingerprint, source.features)
         return (plan.fingerprint, *of_data, weights, settings.to_dict(), precision)
 
-    known = common_setup(source, settings, start, built, own=own, kind=PRIVATE, steps=plan.steps, keyed_by=keyed_by)
+    known = common_setup(source, settings, start, built, kind=PRIVATE, steps=plan.steps, keyed_by=keyed_by)
     module, device = known["module"], known["performance"].device
     trunk = _trunk(module, source, settings)
-    loss = own.loss_for(settings.objective, source.classes, device)
-    gradient, shape = _gradient(module, loss, trunk, source, plan, settings, start, device)
+    gradient, shape = _gradient(module, trunk, source, plan, settings, start, device)
     micro_batch = _checked(gradient, shape, source, known_micro_batch(start, settings.noise), device)
-    facts = {"own_code": tuple(own.names), "figures": figures, **({} if public is None else public.circumstances)}
+    facts = {"figures": figures, **({} if public is None else public.circumstances)}
     known |= private_setup(known, plan, gradient, options, start, alone=micro_batch == 1, **facts)
     known["performance"] = replace(known["performance"], micro_batch=micro_batch, methods=gradient.methods)
     job = PrivateJob(**known, input_shape=shape, trunk=trunk, notes=notes, public_examples=public, groups=groups)
@@ -116,7 +113,6 @@ def common_setup(
     start: Start,
     built: Callable[[RunKey], nn.Module],
     *,
-    own: CustomCode = CustomCode(),  # noqa: B008 - frozen
     kind: RunKind,
     steps: int,
     micro_batch: int = 1,
@@ -126,7 +122,7 @@ def common_setup(
 
     Args:
         built: builds the model with its initial weights from a key.
-        own, kind, steps, micro_batch: the job's.
+        kind, steps, micro_batch: the job's.
         keyed_by: for private runs, a function of the digest of the initial weights that returns everything that the key
             of a seeded run depends on: plan, data and settings; None for runs without a plan.
 
@@ -136,15 +132,13 @@ def common_setup(
     """
     device, threads = configure_torch(start)
     what = PUBLIC if keyed_by is None else "initial weights"
-    key = start.unfinished.key or first_key(settings, what)
+    key = start.facts.key or first_key(settings, what)
     module = built(key_of_weights(key, settings, what))
-    if own.loss is not None and source.next_words:
-        source.require_classes("a loss of your own")
-    if keyed_by is not None and start.unfinished.key is None and settings.seed is not None:
+    if keyed_by is not None and start.facts.key is None and settings.seed is not None:
         decided = keyed_by(pins.weights_digest(module.state_dict()))
         key = RunKey.from_seed(settings.seed, json.dumps(decided, sort_keys=True))
     module.to(device)
-    check_choices(module, settings, steps=max(1, steps), own=own.optimizer)  # an untrained model has 0 steps
+    check_choices(module, settings, steps=max(1, steps))  # an untrained model has 0 steps
     return {
         "module": module,
         "source": source,
@@ -155,9 +149,8 @@ def common_setup(
         ),
         "transform": transform_for(module, source, settings),
         "key": key,
-        "own": own,
         "kind": kind,
-        "request": start.context.request,
+        "request": start.facts.request,
     }
 
 
@@ -173,7 +166,6 @@ def first_key(settings: Settings, what: str = "initial weights") -> RunKey:
 
 def _gradient(
     module: nn.Module,
-    loss: Loss,
     trunk: models.Trunk | None,
     source: Source,
     plan: PrivacyPlan,
@@ -193,10 +185,10 @@ def _gradient(
     if trunk is not None:
         features_alone(trunk, torch.zeros(2, *source.shape, device=device))  # raises its errors before the run begins
         shape = (trunk.width,)
-    recorded = start.unfinished.recorded
+    recorded, objective = start.facts.recorded, settings.objective
     gradient = (UserGradient if of_users else ClippedGradient)(
         module if trunk is None else head_on_features(module, trunk.head),
-        loss,
+        weighted_loss(objective.loss, objective.class_prevalence, source.classes, device),
         max_norm=plan.max_norm,
         views=settings.augmentation.views,
         methods=recorded.methods if recorded else None,
@@ -235,11 +227,8 @@ def check_machine(machine: Machine) -> None:
     """Refuse devices, precisions and sizes that are invalid on this machine."""
     if machine.device is not None:
         _devices.select(machine.device)
-    if machine.precision is not None:
-        one_of("precision", machine.precision, _devices.PRECISIONS)
-    for name, value in (("threads", machine.threads), ("micro_batch", machine.micro_batch)):
-        if value is not None:
-            positive_integer(name, value)
+    one_of(_devices.PRECISIONS, optional=True, precision=machine.precision)
+    positive_integer(optional=True, threads=machine.threads, micro_batch=machine.micro_batch)
 
 
 def check(job: PrivateJob) -> None:
@@ -280,7 +269,7 @@ def private_setup(
         alone: whether each vector of a sum is rounded to the grid separately.
         facts: further circumstances, which override those of the source.
     """
-    source, settings, context = known["source"], known["settings"], start.context
+    source, settings = known["source"], known["settings"]
     shares = settings.objective.class_prevalence
     found: dict[str, Any] = {
         "read": (*(source.facts_read if isinstance(plan.unit, User) else source.read), *facts_read(source, plan)),
@@ -290,14 +279,14 @@ def private_setup(
         "key_bits": known["key"].bits,
         "origins": origins(source, settings),
         "filtered": source.filtered,
-        "search": context.search,
+        "search": start.facts.search,
         "published": source.published and source.public,
         "tokens": None if source.tokens is None else source.tokens.described,
         "kept": steps_to_keep(options.keep, plan.steps, known["module"]),
         "class_prevalence": () if shares is None else tuple(shares.items()),
     }
     if source.kind in ("arrays", "dataset") and not source.public:  # handed over by code of the owner's
-        facts["own_code"] = (*facts.get("own_code", ()), PREPARATION)
+        facts["own_code"] = (PREPARATION,)
     stated = with_noise(Circumstances(**found | facts), settings.noise, plan, gradient.zeros(), alone=alone)
     check_epsilon(plan)
     return {"plan": plan, "gradient": gradient, "budget": options.budget, "circumstances": stated}
@@ -305,7 +294,7 @@ def private_setup(
 
 def configure_torch(start: Start) -> tuple[str, int]:
     """Sets torch's threads. Returns device and threads: as requested, else as recorded, else the defaults."""
-    machine, recorded = start.machine, start.unfinished.recorded
+    machine, recorded = start.machine, start.facts.recorded
     check_machine(machine)
     device, threads = _devices.select(machine.device or (recorded.device if recorded else None)), machine.threads
     if threads is None:

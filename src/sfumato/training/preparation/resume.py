@@ -23,7 +23,7 @@ from sfumato.runs.owner import store, uses
 from sfumato.runs.owner.store import History
 from sfumato.training.job import PUBLIC, UNTRAINED, Job, PlannedJob, PrivateJob, PublicJob, lengths
 from sfumato.training.loop import Outcome, take_steps
-from sfumato.training.parts.part import Steps
+from sfumato.training.planned import Steps
 from sfumato.training.workers import ALONE, Workers
 
 
@@ -82,7 +82,7 @@ def compare(job: Job, run: RunDirectory, *, resuming: bool = True) -> None:
     """Refuse to resume or end a run with a job that differs from its record, naming the difference.
 
     Performance and NumPy's random draws only matter if more steps are taken (`resuming`). The rest of the environment,
-    and the code of a model, loss or optimizer, may differ: a repeated step gives the same release or none.
+    and the code of a model, may differ: a repeated step gives the same release or none.
     """
     recorded = run.read_json(names.SETTINGS)
     present, where = job.record(recorded.get("run", "")), str(run.path)
@@ -90,7 +90,6 @@ def compare(job: Job, run: RunDirectory, *, resuming: bool = True) -> None:
     require_kind(run, present.get("kind"))
     if resuming:
         compare_draws(recorded, present, where=where)
-    pins.require_same("code", recorded.get("code", {}), present.get("code", {}), remedy=again, where=where)
     if isinstance(job, PlannedJob):
         pins.require_same("plan", run.read_json(names.PLAN), job.plan.to_dict(), remedy=again, where=where)
     for name, value in job.step_facts.items():

@@ -127,13 +127,13 @@ def test_what_is_refused(pictures, tmp_path, monkeypatch):
         opened(f"{tmp_path}/saved")
     with pytest.raises(SfumatoError, match="does not exist; correct the path after hf:"):
         refuse_absent(f"hf:{tmp_path}/nothing")
-    with pytest.raises(SfumatoError, match="a IterableDataset is read from its start"):
+    with pytest.raises(SfumatoError, match="got a IterableDataset; give a map-style"):
         opened(pictures.to_iterable_dataset())
-    with pytest.raises(SfumatoError, match=r"the name 'unsupervised' in .* does not say the part"):
+    with pytest.raises(SfumatoError, match=r"the name 'unsupervised' does not say its part"):
         opened(datasets.DatasetDict(train=pictures, unsupervised=pictures))
     for file in Path(tmp_path / "saved").glob("*.arrow"):
         file.write_bytes(b"broken")
-    with pytest.raises(SfumatoError, match=r"cannot be read .*; write it again with save_to_disk"):
+    with pytest.raises(SfumatoError, match=r"cannot be read .*, or write it again with save_to_disk"):
         opened(f"hf:{tmp_path}/saved")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(SfumatoError, match=r"not installed; pip install 'sfumato\[hf\]'"):

@@ -134,7 +134,6 @@ def place(tmp_path) -> Path:
     [
         ("", [FILES[2], *FILES[:2]]),
         ("data/train-*", list(FILES[:2])),
-        ("data/{train,test}-00000*", [FILES[0], FILES[2]]),
         ("**/test*.parquet", [FILES[2]]),
         (FILES[1], [FILES[1]]),
     ],
@@ -165,8 +164,7 @@ def test_the_validation_shards_are_left_out_beside_a_test_part(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("names", "message"),
-    [(["train-0", "more"], "does not say the part"), (["test-0", "dev-0"], "has no train part")],
+    ("names", "message"), [(["train-0", "more"], "does not say its part"), (["test-0", "dev-0"], "no train part")]
 )
 def test_parts_that_would_be_guessed_or_lost_are_refused(tmp_path, names, message):
     with pytest.raises(SfumatoError, match=message):
@@ -177,10 +175,8 @@ def test_parts_that_would_be_guessed_or_lost_are_refused(tmp_path, names, messag
     ("pattern", "message"),
     [
         ("none-*.tar", "no file matches .*none-.*; correct the path after parquet:"),
-        ("a-{0..1}.tar", "shard .*a-0.tar' does not exist"),
-        ("a-{5..1}.tar", "names -3 shards; name 1 to 100,000, in ascending order"),
-        ("data/{t,t}est-00000-of-00001.parquet", "names a shard twice"),
-        ("../", "holds no file that ends with .none; correct parquet:"),
+        ("a-0.tar", "shard .*a-0.tar' does not exist"),
+        ("../", "holds no file that ends with .none; correct the path"),
     ],
 )
 def test_patterns_that_lead_nowhere(place, pattern, message):
@@ -197,12 +193,6 @@ def test_what_is_often_met_in_place_of_shards_is_named_with_what_to_do(tmp_path,
     (tmp_path / name).touch()
     with pytest.raises(SfumatoError, match=message):
         shards_of(str(tmp_path), "parquet", ".parquet")
-
-
-@pytest.mark.parametrize("address", ["s3://bucket/train-{000..003}.tar"])
-def test_an_address_is_no_path(address):
-    with pytest.raises(SfumatoError, match="is a URL, but shards are read from the disk; download them first"):
-        shards_of(address, "parquet", ".parquet")
 
 
 KEY = bytes(range(32))
@@ -230,7 +220,7 @@ PARQUET = {
         as_table(SOME).set_column(0, "image", pa.array(range(24))),
         "column 'image' of shard '.*' is int64, and no bytes of image files",
     ),
-    "a label that is missing": (labelled([None, *[1] * 23]), r"row 0' has no label; fill it in, or remove the row"),
+    "a label that is missing": (labelled([None, *[1] * 23]), r"row 0' has no label; fill it in, or remove"),
     "real numbers as labels": (labelled([0.5] * 24), "column 'label' of .* is double; write integers or text"),
     "a label beyond the names": (
         as_table(SOME).set_column(1, "label", pa.array([*[1] * 23, 2])),
@@ -254,11 +244,11 @@ def test_parquet(name, tmp_path):
 def test_files_of_another_kind_and_files_that_are_cut(tmp_path):
     path = tmp_path / "a.parquet"
     path.write_bytes(b"something else" * 100)
-    with pytest.raises(SfumatoError, match=r"a\.parquet' is not a complete Parquet file"):
+    with pytest.raises(SfumatoError, match=r"a\.parquet' cannot be read"):
         open_source(f"parquet:{path}", owner_key=KEY)
     write_parquet(path, as_table(SOME))
     path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(SfumatoError, match=r"a\.parquet' is ((not a complete|truncated))"):
+    with pytest.raises(SfumatoError, match=r"a\.parquet' cannot be read"):
         open_source(f"parquet:{path}", owner_key=KEY)
 
 
