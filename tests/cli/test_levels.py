@@ -46,7 +46,7 @@ def test_a_model_labels_images_as_its_own_were_read(call, xrays, quick):
 
 def test_a_model_that_knows_no_more_than_8_bits_refuses_others(call, xrays, run):
     told = call(f"predict {run} xrays/dense/0.png", status=1)
-    assert f"image 'xrays/dense/0.png' {UNDECLARED}; save it with 8 bits, or train a model with --bit-depth" in told
+    assert f"image 'xrays/dense/0.png' {UNDECLARED}; declare --bit-depth" in told
 
 
 def test_features_know_it_too(call, xrays, quick):

@@ -24,5 +24,5 @@ def test_a_run_is_attacked_and_nothing_is_written_down(call, quick, run):
 
 def test_what_is_no_run_or_of_another_audit_is_refused(call):
     assert "is for a model file, but recipe:digits is a recipe" in call("audit recipe:digits --attack 4", status=1)
-    assert "leave --observations out" in call("audit own --attack 4 --observations 10", status=1)
+    assert "--observations 10 and --attack are both given" in call("audit own --attack 4 --observations 10", status=1)
     assert "shadows must be" in call("audit own --attack 0", status=1)
