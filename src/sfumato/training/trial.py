@@ -64,7 +64,7 @@ class Trial:
     """A requested training of a classifier or an embedding, as plain data that can be sent to other processes.
 
     >>> Trial(experiment=Experiment(epsilon=3.0), source="digits").spec.record()
-    {'spec': 'digits'}
+    {'spec': 'digits', 'zoom': 1.0}
 
     Args:
         experiment: the chosen options. The others follow by rule. Its kind decides what is trained.
