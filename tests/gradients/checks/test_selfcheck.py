@@ -11,6 +11,7 @@ from sfumato import ClippedGradient, SfumatoError, _devices
 from sfumato.gradients.checks import selfcheck
 from sfumato.gradients.checks.selfcheck import _Answer, _repeats
 from sfumato.gradients.sites.conv import ConvSite
+from sfumato.gradients.sites.linear import OuterProduct
 from sfumato.gradients.use import Instantiated
 from sfumato.models.losses import LOSSES
 
@@ -52,6 +53,13 @@ class Unsteady:
         self.calls += 1
         by = self.in_float64 if dtype == torch.float64 else self.by
         return _Answer({"weight": torch.ones(3) + by * (self.calls % 2)}, torch.ones(1))
+
+
+def test_a_norm_that_is_too_small_is_refused(monkeypatch):
+    right = OuterProduct.squared_norms
+    monkeypatch.setattr(OuterProduct, "squared_norms", lambda self: 0.98 * right(self))
+    with pytest.raises(SfumatoError, match=r"differs from the plain computation|gradient norm"):
+        ClippedGradient(net(), F.cross_entropy, max_norm=1e-3).self_check((1, 8, 8))
 
 
 def test_on_a_device_two_computations_may_round_otherwise(monkeypatch):

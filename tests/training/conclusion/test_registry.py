@@ -195,7 +195,7 @@ def test_the_command_writes_it_and_says_what_is_missing(run, capsys):
     found = yaml.safe_load((Path(place) / "registry-entry.yaml").read_text())
     VALIDATOR.validate(found)
     assert main(["report", place, "--set", "utility=1"]) == 1
-    assert "without --registry" in capsys.readouterr().err
+    assert "is for --registry" in capsys.readouterr().err
 
 
 def test_the_unit_and_what_is_released_are_those_of_the_statement(run):
