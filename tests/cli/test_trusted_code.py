@@ -1,6 +1,7 @@
 """No code is run on the word of a file: not of a model file, a recipe, a run or a cache; only on that of its user."""
 
-import os
+import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -144,12 +145,18 @@ def test_a_recipe_s_table_of_models_to_vary_is_not_run(elsewhere, recipe, capsys
     refused(capsys, f"sweep {recipe}")
 
 
-@pytest.mark.parametrize(("verb", "run"), [("train", "private"), ("finish", "private"), ("pretrain", "public")])
+UNFINISHED = [("train", "private"), ("finish", "private"), ("pretrain", "public"), ("embed", "private")]
+
+
+@pytest.mark.parametrize(("verb", "run"), UNFINISHED)
 def test_an_unfinished_run_s_code_is_not_run(mine, elsewhere, capsys, verb, run):
     """A run directory may come from somebody else."""
     copied = elsewhere / "copied"
     copied.mkdir()
     for path in (mine / run).iterdir():
         if path.is_file() and path.name not in ("done", "model.safetensors"):
-            os.link(path, copied / path.name)
+            shutil.copy(path, copied / path.name)
+    if verb == "embed":
+        record = json.loads((copied / "settings.json").read_text())
+        (copied / "settings.json").write_text(json.dumps(record | {"embedding": {}}))
     assert "--trust-code" in refused(capsys, f"{verb} {copied}")

@@ -52,6 +52,17 @@ _SECRETS = (RUN_KEY, CHECKPOINT, WORKERS, OPENED)
 """The files that are deleted when a run is finished."""
 
 
+def verb_of(record: Mapping[str, Any]) -> str:
+    """What made a run, from its settings.json: train, embed, pretrain or private_steps.
+
+    >>> verb_of({"kind": "public", "embedding": {}}), verb_of({})
+    ('embed', 'train')
+    """
+    if "embedding" in record:
+        return "embed"
+    return {None: "train", description.OWN_LOOP: "private_steps"}.get(record.get("kind"), "pretrain")
+
+
 class RunDirectory:
     """A run on disk: absent, unfinished (it can be resumed) or finished.
 
@@ -96,10 +107,10 @@ class RunDirectory:
         self.complete()
         if not self.finished:
             self.refuse_custom_loop("run its code again, which resumes it, or call `finish()` there")
-            verb = "embed" if "embedding" in self.read_json(SETTINGS) else "train"
+            record = self.read_json(SETTINGS)
+            ending = "" if "kind" in record else f" or end it at its checkpoint (sfumato finish {self.path})"
             raise SfumatoError(
-                f"the run in {self.path} is not finished",
-                f"resume it (sfumato {verb} {self.path}) or end it at its checkpoint (sfumato finish {self.path})",
+                f"the run in {self.path} is not finished", f"resume it (sfumato {verb_of(record)} {self.path}){ending}"
             )
 
     def refuse_custom_loop(self, remedy: str) -> None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sfumato._checks import SfumatoError, parse_json
 from sfumato._files import path_errors, regular_file, whole_lines, write, write_errors
 from sfumato._systems import exposed_mode, fsync, open_bytes
+from sfumato.models.description import OWN_LOOP
 from sfumato.privacy import Circumstances, PrivacyPlan, Statement, ledger
 from sfumato.privacy.ledger import Record, same
 from sfumato.privacy.statements.statement import EXPERIMENT
@@ -106,8 +107,9 @@ def verify(directory: str | Path, *, signer: str | Path | None = None) -> Verdic
     run, key = RunDirectory(directory), None if signer is None else public_key(Path(signer))
     if run.exists or not (run / names.LEDGER).exists():
         run.require_finished()
-    if run.exists and not (run / names.PLAN).exists() and run.read_json(names.SETTINGS).get("kind"):
-        untrained = run.read_json(names.SETTINGS)["kind"] == "untrained"
+    kind = run.read_json(names.SETTINGS).get("kind") if run.exists else None
+    if kind not in (None, OWN_LOOP) and not (run / names.PLAN).exists():
+        untrained = kind == "untrained"
         why = "has used no private data, so there is" if untrained else "was trained without privacy and has"
         raise SfumatoError(f"{run.path} {why} no guarantee", "there is nothing to verify")
     checks: list[Check] = []

@@ -345,5 +345,5 @@ def embed(
     options = {"budget": budget, "keep": keep}
     trial = Trial(experiment=experiment, source=source, device=device, threads=threads, options=options)
     run, progress = RunDirectory(directory), default_progress(progress)
-    job = trial.job(run, progress, own=own)
-    return execute(job, run, progress=progress, observers=observers, copy=copy)
+    how: dict[str, Any] = {"progress": progress, "observers": observers, "copy": copy}
+    return execute_in_workers(lambda: trial.job(run, progress, own=own), run, **how)

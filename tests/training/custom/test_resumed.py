@@ -9,7 +9,9 @@ from torch.utils.data import Dataset
 
 import sfumato
 from sfumato import PrivacyPlan, SfumatoError
+from sfumato.cli import main
 from sfumato.privacy.planning.by_name import request_by_names
+from sfumato.runs import directory as names
 from sfumato.training.custom.records import own_records
 
 STEPS = 6
@@ -129,3 +131,39 @@ def test_a_loop_that_is_left_goes_on_from_what_its_steps_made(data, tmp_path, ch
             changes(model)
             break
     assert torch.equal(taken(data, tmp_path / "cut"), taken(data, tmp_path / "whole"))
+
+
+def test_a_loop_without_its_key_takes_no_step_more_and_can_be_ended(data, tmp_path):
+    taken(data, tmp_path / "cut", until=3)
+    (tmp_path / "cut" / names.RUN_KEY).unlink()
+    with pytest.raises(SfumatoError, match="the run key .* is missing or damaged"):
+        taken(data, tmp_path / "cut")
+    run, _ = begun(data, tmp_path / "cut")
+    assert run.finish().circumstances.steps_taken == 3
+
+
+def test_a_loop_that_only_had_to_be_marked_as_finished_is_no_run_of_a_verb(data, tmp_path, capsys):
+    for verb in ("train", "finish"):
+        taken(data, tmp_path / verb)
+        (tmp_path / verb / names.DONE).unlink()
+        assert main([verb, str(tmp_path / verb)]) == 1
+        assert "was trained by a custom loop (private_steps); it is finished" in capsys.readouterr().err
+    assert sfumato.verify(tmp_path / "train").holds
+    (tmp_path / "train" / names.PLAN).unlink()
+    assert not sfumato.verify(tmp_path / "train").holds
+
+
+def test_a_plan_goes_with_nothing_that_it_has(data, tmp_path):
+    plan = PrivacyPlan.calibrate(examples=60, batch_size=20, steps=STEPS, noise_multiplier=1.0, delta=1e-4)
+    left_out = {"noise_multiplier": None, "batch_size": None, "steps": None}
+    for name, value in {"delta": 1e-4, "max_norm": 1.0, "epochs": 0}.items():
+        with pytest.raises(SfumatoError, match=f"plan and {name} are both given"):
+            begun(data, tmp_path / "a", plan=plan, **left_out | {name: value})
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_number_of_persons_that_is_declared_was_not_read(data, tmp_path, declared):
+    choices = {"users": [f"{row // 2}" for row in range(60)], "batch_size": 10, "examples": 30 if declared else None}
+    run, _ = begun(data, tmp_path / "a", **choices)
+    list(run)
+    assert run.statement.circumstances.read == (() if declared else ("examples", "users"))

@@ -211,4 +211,4 @@ class Embed(PrivateRun, Pair, NoiseMade, ServerChoices, ClientChoices, BudgetOfR
         """The job of a run directory, from its record."""
         from sfumato.training.preparation import from_record
 
-        return from_record.job_from_record(path, made_with="embed")
+        return from_record.job_from_record(path, made_with="embed", trust_code=self.trust_code)

@@ -206,7 +206,7 @@ def _job(
         noise=noise,
         tried=tried,
         kind=LOOP,
-        key=RunKey.load(run / names.RUN_KEY) if run.exists else RunKey.fresh(),
+        key=start.facts.key or RunKey.fresh(),
         **known,
     )
 
@@ -228,10 +228,10 @@ def _circumstances(records: LoopRecords, *, counted: bool, public: bool, **facts
     """The circumstances of the run, without those of its noise.
 
     Args:
-        counted: whether the number of examples was read from the data, not declared.
+        counted: whether N was read from the data, not declared.
     """
     of_data = records.facts
-    read = tuple(fact for fact in of_data.read if counted or fact != "examples")
+    read = tuple(fact for fact in of_data.read if counted or fact not in ("examples", "users"))
     facts |= {"data_public": public or of_data.data_public, "origins": ("own model",), "own_loop": True}
     return replace(of_data, read=read, **facts)
 
@@ -318,7 +318,11 @@ def _choose_plan(
     """The given or calibrated plan. Refuses plans that a custom loop does not support."""
     if plan is None:
         plan = _calibrated(examples, requested, epochs, delta, max_norm, unit)
-    elif given := [name for name, value in {**requested, "epochs": epochs, "max_norm": max_norm}.items() if value]:
+    elif given := [
+        name
+        for name, value in {**requested, "delta": delta, "epochs": epochs, "max_norm": max_norm}.items()
+        if value is not None
+    ]:
         raise SfumatoError(f"plan and {', '.join(given)} are both given", "leave out one: the plan has them")
     if plan.unit != unit:
         raise SfumatoError(

@@ -20,7 +20,6 @@ from sfumato import _devices
 from sfumato._checks import SfumatoError
 from sfumato.gradients.checks.discovery import own_errors
 from sfumato.gradients.examples import tree_map
-from sfumato.models.description import OWN_LOOP
 from sfumato.observers.progress import Progress
 from sfumato.privacy import Ledger, PrivacyPlan, Statement
 from sfumato.privacy.ledger import moved
@@ -316,7 +315,7 @@ class PrivateSteps:
         recorded, (weights, _) = run.read_json(names.SETTINGS), read_safetensors(run / names.MODEL)
         shapes = ({name: [*value.shape] for name, value in one.items()} for one in (weights, self.model.state_dict()))
         data = {"fingerprint": self._records.fingerprint}
-        resume.require_kind(run, OWN_LOOP)
+        resume.require_verb(run, "private_steps")
         pins.require_same("plan", run.read_json(names.PLAN), self.plan.to_dict(), **known)
         pins.require_same("data", {name: recorded["data"][name] for name in data}, data, **known)
         pins.require_same("model", *shapes, **known)

@@ -33,7 +33,10 @@ from sfumato.training.run import refuse_finished, result_of
 def load_if_complete(path: str) -> Run | None:
     """The outcome of a run that only had to be marked as finished, which needs neither key nor data; else None."""
     run = RunDirectory(path)
-    return read(run) if run.complete() else None
+    if not run.complete():
+        return None
+    run.refuse_custom_loop(f"it is finished: check it with sfumato verify {path}")
+    return read(run)
 
 
 def job_from_record(
@@ -54,17 +57,17 @@ def job_from_record(
     """
     run = RunDirectory(path)
     run.require()
+    run.refuse_custom_loop("run its code again, which resumes it, or call `finish()` there")
     record, public = run.read_json(names.SETTINGS), is_public(run)
-    verb = "embed" if EMBEDDING in record else "pretrain" if public else "train"
+    verb = names.verb_of(record)
     if made_with not in (None, verb):
         problem = f"the run in {path} was made with sfumato {verb}, not with sfumato {made_with}"
         raise SfumatoError(problem, f"resume it with sfumato {verb} {path}, if it is not finished")
     refuse_finished(run)
-    run.refuse_custom_loop("run its code again, which resumes it, or call `finish()` there")
     with run.format_errors():
         _refuse_unrecorded(record, path)
         settings = Settings.from_dict(record["settings"])
-        source = source_of(path, record, trust_code=trust_code or verb == "embed", model=model, source=source)
+        source = source_of(path, record, trust_code=trust_code, model=model, source=source)
         search = None if public else Circumstances.from_dict(record["circumstances"]).search
         start = Start.for_run(run, request=record["request"], search=search)
         if verb == "pretrain":

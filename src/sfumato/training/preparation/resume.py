@@ -9,7 +9,6 @@ from typing import Any
 from sfumato._checks import SfumatoError
 from sfumato._files import write
 from sfumato.experiment import to_recipe
-from sfumato.models.description import OWN_LOOP
 from sfumato.observers.progress import NoProgress, Progress
 from sfumato.privacy import Ledger, PrivacyPlan
 from sfumato.privacy.ledger import Record, openings
@@ -21,7 +20,7 @@ from sfumato.runs.directory import RunDirectory
 from sfumato.runs.openings import open_run
 from sfumato.runs.owner import store, uses
 from sfumato.runs.owner.store import History
-from sfumato.training.job import PUBLIC, UNTRAINED, Job, PlannedJob, PrivateJob, PublicJob, lengths
+from sfumato.training.job import Job, PlannedJob, PrivateJob, PublicJob, lengths
 from sfumato.training.loop import Outcome, take_steps
 from sfumato.training.planned import Steps
 from sfumato.training.workers import ALONE, Workers
@@ -87,7 +86,7 @@ def compare(job: Job, run: RunDirectory, *, resuming: bool = True) -> None:
     recorded = run.read_json(names.SETTINGS)
     present, where = job.record(recorded.get("run", "")), str(run.path)
     again = "give the original options of the run, or another `directory`"
-    require_kind(run, present.get("kind"))
+    require_verb(run, names.verb_of(present))
     if resuming:
         compare_draws(recorded, present, where=where)
     if isinstance(job, PlannedJob):
@@ -103,12 +102,11 @@ def compare(job: Job, run: RunDirectory, *, resuming: bool = True) -> None:
         pins.require_same(part, before, after, remedy=remedy or again, where=where)
 
 
-def require_kind(run: RunDirectory, kind: str | None) -> None:
-    """Refuse a run of another kind."""
-    made_with = {None: "train", PUBLIC: "pretrain", UNTRAINED: "embed", OWN_LOOP: "private_steps"}
-    if (recorded := run.read_json(names.SETTINGS).get("kind")) != kind:
+def require_verb(run: RunDirectory, verb: str) -> None:
+    """Refuse a run that was made with another verb (`verb_of`)."""
+    if (made_with := names.verb_of(run.read_json(names.SETTINGS))) != verb:
         raise SfumatoError(
-            f"the run in {run.path} was made with {made_with.get(recorded, recorded)}, not with {made_with[kind]}",
+            f"the run in {run.path} was made with {made_with}, not with {verb}",
             "resume it in the same way as it was started, or give another `directory`",
         )
 
