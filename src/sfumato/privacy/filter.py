@@ -95,7 +95,7 @@ class PrivacyFilter:
             raise SfumatoError(
                 f"the budget is for each single {self.unit}, but the plan for each single {plan.unit.name}: the two do "
                 "not add up",
-                f"give `unit={self.unit}`, or another budget",
+                f"name a budget for each {plan.unit.name}, set with `unit={plan.unit.name}`",
             )
         if self.adjacency not in (plan.adjacency, "zero-out"):
             raise SfumatoError(

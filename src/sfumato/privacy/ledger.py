@@ -259,6 +259,9 @@ def moved(directory: Path) -> SfumatoError:
     )
 
 
+_STEPS = ("begin", "release")
+
+
 class Ledger:
     """A ledger open for writing by one process, which holds the system's file lock.
 
@@ -291,6 +294,7 @@ class Ledger:
             self._lock()
             content = _content(self.path)
             self._entries = list(_entries(content, self.path.name))
+            self._steps = [entry for entry in self._entries if entry.kind in _STEPS]
             whole = len(whole_lines(content))
             if whole != len(content):
                 os.ftruncate(self._descriptor, whole)
@@ -314,7 +318,12 @@ class Ledger:
 
     def step_entry(self, steps: int) -> Entry:
         """The entry that paid for the last of the first `steps` steps; the `begin` entry if `steps` is 0."""
-        return [entry for entry in self._entries if entry.kind in ("begin", "release")][steps]
+        return self._steps[steps]
+
+    @property
+    def paid(self) -> int:
+        """The number of steps that are paid for."""
+        return len(self._steps) - 1
 
     def append(self, kind: str, body: Mapping[str, Any]) -> Entry:
         """Write one entry, entirely or not at all, before the event that it records happens.
@@ -337,6 +346,8 @@ class Ledger:
             ) from None
         self._length += len(line)
         self._entries.append(entry)
+        if kind in _STEPS:
+            self._steps.append(entry)
         return entry
 
     def sync(self) -> None:

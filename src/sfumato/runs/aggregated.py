@@ -136,7 +136,7 @@ def model_bytes(run: RunDirectory, recipe: Recipe, *, choice: Mapping[str, Any] 
     return to_bytes(tensors, {METADATA: json.dumps(description, sort_keys=True)})
 
 
-def refuse_to_overwrite(run: RunDirectory, path: Path) -> None:
+def refuse_to_overwrite(path: Path) -> None:
     """Refuse to overwrite a folder or a file that is not an aggregate."""
     if path.is_dir() or (path.exists() and read(path) is None):
         raise SfumatoError(f"{path} exists and is not an aggregate", "give another `output`")

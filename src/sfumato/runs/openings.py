@@ -41,7 +41,7 @@ def open_run(run: RunDirectory, ledger: Ledger, *, copy: bool = False) -> None:
     budget.
     """
     record = run.read_json(names.SETTINGS)
-    paid = sum(entry.kind == "release" for entry in ledger.entries)
+    paid = ledger.paid
     salt, others = secrets.token_hex(16), list[RunOpened]()
     if not record["circumstances"]["data_public"]:
         known = {entry.body["salt"] for entry in ledger.entries if entry.kind in (OPENING, COPY)}

@@ -58,13 +58,12 @@ def commit(ledger: Ledger, step: int, release: Mapping[str, Tensor | None], foll
     Errors: `OtherReleaseError` if the step's line commits to another release.
     """
     digest = digest_of(release, following)
-    lines = [entry for entry in ledger.entries if entry.kind == "release"]
     with write_errors(ledger.path):
-        if step == len(lines):
-            plan = ledger.entries[0].body["plan_fingerprint"]
-            lines.append(ledger.append("release", {"step": step, "plan": plan, RELEASE: digest}))
+        if step == ledger.paid:
+            plan = ledger.step_entry(0).body["plan_fingerprint"]
+            ledger.append("release", {"step": step, "plan": plan, RELEASE: digest})
         ledger.sync()  # also for a repeated step: the process before may have been killed between line and disk
-    if lines[step].body[RELEASE] != digest:
+    if ledger.step_entry(step + 1).body[RELEASE] != digest:
         raise OtherReleaseError(
             f"step {step} of the run in {ledger.path.parent}, repeated, gives another release than its ledger commits "
             "to: it would be a second release with the noise of the first",
@@ -83,7 +82,7 @@ def lose(ledger: Ledger, reached: int) -> None:
 
     Errors: `SfumatoError` if they are lost already, since they must not be taken again.
     """
-    paid = sum(entry.kind == "release" for entry in ledger.entries)
+    paid = ledger.paid
     lost = {"first": reached, "last": paid - 1}
     if lost in [entry.body for entry in ledger.entries if entry.kind == LOST][-1:]:
         raise SfumatoError(

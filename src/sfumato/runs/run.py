@@ -72,8 +72,8 @@ class Run(Measured):
         seeded: the number of seeded runs among them. Their plans count, although they have no guarantee.
         joint_cost: (epsilon, delta) of all of them with the same unit, by composition; None if this is the only run.
         publishing: for each of the uses with the same unit that publishes figures, epsilon for each test image or user.
-        other_units: the joint cost of runs with another unit, which does not add up with `together`.
-        adjacency: the adjacency for which `together` holds.
+        other_units: the joint cost of runs with another unit, which does not add up with `joint_cost`.
+        adjacency: the adjacency for which `joint_cost` holds.
         costs: the same in sentences; None if the owner's list was not read.
     """
 

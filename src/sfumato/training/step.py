@@ -207,9 +207,8 @@ class PrivateTrainingSteps:
         return self.inputs.halve()
 
     def figures(self, step: int) -> dict[str, Any]:
-        """Epsilon after so many steps; None where the plan's theorem only holds for all steps together."""
-        plan = self.step.plan
-        return {"epsilon": plan.epsilon(steps=step) if plan.theorem.by_prefix or step == plan.steps else None}
+        """Epsilon after so many steps."""
+        return {"epsilon": self.step.plan.epsilon(steps=step)}
 
 
 def delay_by_one(sums: Iterable[Any]) -> Iterator[Any]:

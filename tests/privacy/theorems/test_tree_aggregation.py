@@ -104,5 +104,4 @@ def test_a_single_epoch_row():
 
 def test_a_prefix_has_a_loss_of_its_own():
     run = plan(64, 16, 4.0)
-    assert run.theorem.by_prefix
     assert run.epsilon(steps=32) == plan(32, 16, 4.0).epsilon() < run.epsilon()

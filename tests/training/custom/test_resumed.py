@@ -136,7 +136,7 @@ def test_a_loop_that_is_left_goes_on_from_what_its_steps_made(data, tmp_path, ch
 def test_a_loop_without_its_key_takes_no_step_more_and_can_be_ended(data, tmp_path):
     taken(data, tmp_path / "cut", until=3)
     (tmp_path / "cut" / names.RUN_KEY).unlink()
-    with pytest.raises(SfumatoError, match="the run key .* is missing or damaged"):
+    with pytest.raises(SfumatoError, match=r"the run key .* is missing or damaged"):
         taken(data, tmp_path / "cut")
     run, _ = begun(data, tmp_path / "cut")
     assert run.finish().circumstances.steps_taken == 3

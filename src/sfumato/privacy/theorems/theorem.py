@@ -71,7 +71,6 @@ class Theorem(ABC):
         name: the name in statements.
         citation: where it is proven.
         tight: how the default accountant evaluates it.
-        by_prefix: whether any prefix of a run's steps has its own loss, which does not depend on later steps.
     """
 
     participations: tuple[type[Participation], ...]
@@ -79,7 +78,6 @@ class Theorem(ABC):
     name: str
     citation: str
     tight: str
-    by_prefix: bool = True
 
     def sensitivity(self, plan: Plan) -> float:
         """The largest L2 distance, in units of C, by which one unit moves a step's sum."""

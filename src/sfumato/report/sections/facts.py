@@ -308,7 +308,7 @@ class Facts:
     """The contents of a report.
 
     Every version of the page prints `title`, `statement`, `plan`, `environment` and `settings`, and also `about` and
-    `total`, which the owner chooses to publish. Put nothing in these fields that was measured on private data.
+    `total_cost`, which the owner chooses to publish. Put nothing in these fields that was measured on private data.
     `metrics` and `evaluation` are assumed to be measured on the test split.
 
     Attributes:
@@ -324,14 +324,14 @@ class Facts:
         evaluation: the results at the end; None if they are not known yet.
         public_test: whether the test split is public data, so that figures measured on it need no protection.
         published: figures of the test split with accounted noise, which every version of the page shows.
-        persons: (number of images, epsilon for a person with that many), if the promise is for single images.
+        person_epsilons: (number of images, epsilon for a person with that many), if the promise is for single images.
         most_exposed: the same for the person with the most images in the data, whose number of images is private.
         attack: the bound that the plan sets to any attack; None if nothing is promised.
         owner: the owner, the date, the purpose and similar facts, as far as given; for the owner's page only.
         about: the facts of this kind that the owner has published.
         model: the SHA-256 digest of the model file, in hexadecimal; empty if there is no file yet.
-        total: the contents of `together`, for a public page on which the owner wants them.
-        together: the total cost of all runs on the same data, in sentences. Private, as is the number of runs.
+        total_cost: the contents of `joint_costs`, for a public page on which the owner wants them.
+        joint_costs: the total cost of all runs on the same data, in sentences. Private, as is the number of runs.
         audit: lower bounds of epsilon, measured on synthetic records, which every version of the page shows.
     """
 

@@ -130,7 +130,7 @@ def aggregate(
     score_on, epsilon = asked.score_on, asked.epsilon
     _refuse_for_labels(run, method, scored=score_on is not None)
     path = run / f"aggregate-{method}.safetensors" if output is None else Path(output)
-    aggregated.refuse_to_overwrite(run, path)
+    aggregated.refuse_to_overwrite(path)
     alone = last is None and decay is None
     if len(candidates) == 1 and score_on is not None:
         why = "a single weight was kept" if alone else "all is given"

@@ -293,7 +293,7 @@ def document_facts(run: RunDirectory) -> DocumentFacts:
         statement=statement,
         figures=_figures(run, statement),
         about=heading.public,
-        person_lines=_persons(run, statement),
+        person_lines=_persons(statement),
     )
 
 
@@ -310,11 +310,11 @@ def _facts_of_own_loop(run: RunDirectory, record: Mapping[str, Any], statement: 
         statement=statement,
         use='`safetensors.torch.load_file("FOLDER/model.safetensors")` gives the weights of the network.',
         about=heading.public,
-        person_lines=_persons(run, statement),
+        person_lines=_persons(statement),
     )
 
 
-def _persons(run: RunDirectory, statement: Mapping[str, Any]) -> list[str]:
+def _persons(statement: Mapping[str, Any]) -> list[str]:
     """For private runs of single examples: epsilon of persons with several records, from the plan alone."""
     if statement["epsilon"] is None or statement["circumstances"]["data_public"]:
         return []

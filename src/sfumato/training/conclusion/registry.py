@@ -63,7 +63,7 @@ def _known(record: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, A
         "number_of_privacy_units": plan.units,
         "epsilon": written["epsilon"],
         "delta": written["delta"],
-        "privacy_parameters_details": "\n".join(_parameters(statement, written)),
+        "privacy_parameters_details": "\n".join(_parameters(written)),
         "model_name": "Federated" if facts.rounds else "Central",
         "trust_assumptions": written["setting"],
         "release_type": "Many releases" if facts.rounds else "One release",
@@ -77,7 +77,7 @@ def _known(record: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, A
     }
 
 
-def _parameters(statement: Statement, written: Mapping[str, Any]) -> list[str]:
+def _parameters(written: Mapping[str, Any]) -> list[str]:
     """The guarantee in other terms, one line each."""
     lines = [f"epsilon is rounded up, and accounted by {written['accountant']}"]
     if (mu := written["mu"]) is not None:

@@ -177,7 +177,7 @@ class PrivateRounds:
             )
         if number and checkpoint.step == number * self._each:
             self._end(ledger, number - 1, checkpoint.model)
-        paid = sum(entry.kind == "release" for entry in ledger.entries)
+        paid = ledger.paid
         before = _last(ledger.entries, RECEIVED, number)
         if before is None or before.body["sha256"] != digest or before.body["step"] > checkpoint.step:
             if self._recorded_sent(ledger.entries) >= number:

@@ -63,7 +63,7 @@ def prepare(
         source: the source of the run.
         decided: the decided settings, with or without a plan.
         model: a module of the caller's in place of `settings.model`: images (N, C, H, W) to (N, D). It is copied.
-        start, choices: as for `sfumato.training.preparation.prepare`, with the parts' options budget and keep.
+        start, choices: as for `prepare.prepare`; of the options of a run, budget and keep.
 
     **Guarantee.** Data that are not declared public are refused if there is no plan and the method trains.
 
