@@ -398,7 +398,7 @@ def _untrained(experiment: EmbeddingExperiment, source: Source) -> PublicDecisio
     reasons: list[str] = []
     model, dimension = experiment.model, experiment.dimension
     if model is None:
-        by_rule = defaults.model_rule(options={}, size=source.size, channels=source.channels).value
+        by_rule = defaults.model_rule(defaults.Records(source.size, source.channels), {}).value
         model = by_rule if source.size >= SMALLEST else PIXELS
         reasons.append(f"model {model} (by rule: fixed public features, by a public projection)")
     if dimension is None:
