@@ -372,7 +372,7 @@ def test_the_source_of_a_plan_is_capped_by_it(spec, tmp_path, people):
         (
             lambda source: plan_for(source, adjacency="zero-out",
                                     participation=FixedOrder(batch_size=6, assignment="position")),
-            "order position is for records, but users are sampled",
+            "order by position is for records, but users are sampled",
         ),
         (
             lambda source: replace(plan_for(source), unit=User(clients=True)),

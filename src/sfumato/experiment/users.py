@@ -9,7 +9,7 @@ import numpy as np
 
 from sfumato._cards import Detail
 from sfumato._checks import SfumatoError, one_of, positive_integer
-from sfumato.privacy import Example, FixedOrder, PrivacyPlan, User
+from sfumato.privacy import Example, PrivacyPlan, User
 from sfumato.privacy.statements.display import rounded_up
 from sfumato.privacy.statements.other_units import person_guarantee
 from sfumato.privacy.unit import shown_by_plan
@@ -213,20 +213,23 @@ def check_cap(users: np.ndarray, unit: User) -> None:
 def _check_users(source: Source, plan: PrivacyPlan, unit: User) -> None:
     from sfumato.data import BY_CLASS, by_user
 
-    if unit.clients:
-        raise SfumatoError("the plan has virtual clients, which are for embeddings", "make the plan without clients")
+    rule = plan.participation
+    for wrong, problem, remedy in (
+        (unit.clients, "the plan has virtual clients, which are for embeddings", "make the plan without clients"),
+        (
+            rule.padded_size is not None,
+            "truncated participation pads every step to one shape, but users have different numbers of records",
+            "use Poisson sampling",
+        ),
+        (
+            getattr(rule, "assignment", "random") != "random",
+            "an order by position is for records, but users are sampled, and a user has no position",
+            "give `order=random`",
+        ),
+    ):
+        if wrong:
+            raise SfumatoError(problem, remedy)
     check_cap(by_user(source.train)[0], unit)
     check_classes(source)
     if source.user_from != BY_CLASS or source.open_set:  # otherwise the parts share classes on purpose
         refuse_shared(source)
-    rule = plan.participation
-    if rule.padded_size is not None:
-        raise SfumatoError(
-            "truncated participation pads every step to one shape, but users have different numbers of records",
-            "use Poisson sampling",
-        )
-    if isinstance(rule, FixedOrder) and rule.assignment != "random":
-        raise SfumatoError(
-            f"order {rule.assignment} is for records, but users are sampled, and a user has no position",
-            "give `order=random`",
-        )
