@@ -114,9 +114,14 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
 
     def select_records(self, source: Source) -> Source:
         """The source to train on. If the unit is a user, it has at most `per_user` records of each."""
+        from sfumato.data import refuse_without_users
         from sfumato.experiment import users
 
-        return users.cap_records(source, users.user_cap(source, self.unit, self.per_user))
+        if self.unit != "user":
+            return source
+        if source.users is None:
+            refuse_without_users()
+        return users.cap_records(source, self.per_user)
 
     def decide(self, source: Source) -> Decision:
         """Plan and settings for this source.
@@ -212,11 +217,14 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
 
     def _remarks(self, plan: PrivacyPlan, source: Source) -> list[str]:
         """Notes on the plan for the user, before any privacy is spent."""
+        from sfumato.data import by_user
         from sfumato.experiment import defaults, drift, users
         from sfumato.privacy.planning import remarks
 
         notes = [remarks.large_delta_note(plan), remarks.unused_examples_note(plan), drift.size_note(source, plan)]
-        units, counted = users.count_candidates(source, plan)
+        units, counted = "examples", len(source.train)
+        if plan.users is not None:
+            units, counted = "users", len(by_user(source.train)[1])
         if users.is_far(plan.population, counted):
             sizes = (
                 f"steps have about {counted * plan.sampling_probability:.0f} {units}, and sums are divided by "

@@ -21,17 +21,6 @@ SEVERAL = (2, 5)
 """Numbers of images of one person for which a note gives epsilon, if the real number is unknown."""
 
 
-def user_cap(source: Source, unit: str | None, per_user: int | None) -> int | None:
-    """G, the number of records kept of each user; None for all records, and if the unit is an example."""
-    from sfumato.data import by_user
-
-    if unit != "user":
-        return None
-    if source.users is None:
-        by_user(source.train)  # refuses a source without users
-    return source.at_most if per_user is None else per_user
-
-
 def check_choices(unit: str | None, per_user: int | None, per_step: int | None) -> None:
     """Refuses values of unit, per_user and per_step that are invalid for every source."""
     one_of(("example", "user"), optional=True, unit=unit)
@@ -122,15 +111,6 @@ def known_groups(source: Source) -> np.ndarray:
             "give a table with the column group, or an archive with groups_train; or use random grouping",
         )
     return source.train.groups
-
-
-def count_candidates(source: Source, plan: PrivacyPlan) -> tuple[str, int]:
-    """The sampling candidates of a plan, examples or users, and their number in the data."""
-    if not isinstance(plan.unit, User):
-        return "examples", len(source.train)
-    from sfumato.data import by_user
-
-    return "users", len(by_user(source.train)[1])
 
 
 def is_far(declared: int, counted: int) -> bool:
