@@ -58,7 +58,7 @@ def test_features_of_the_same_data_may_be_compared_and_of_others_not(call):
     assert not Path("g").exists()
     call("features digits --private --backbone wrn --resolution 16 --size 12 --output private16")
     told = call(f"{command} source=features:private16 --output g", status=1)
-    assert "source features:private16 is private" in told
+    assert "holds other data than features:c12, or is declared differently" in told
     assert not Path("g").exists()
     assert "cannot vary source" in call(command.replace("--one-at-a-time ", "") + " source=features:c16", status=1)
 

@@ -18,9 +18,9 @@ SOURCE: Any = SimpleNamespace(users=400, size=28, train=SimpleNamespace(users=np
     [
         (
             {"participation": "fixed-order", "order": "position"},
-            r"order=position.*have no place in it.*leave order out",
+            r"order must be one of random; got 'position'; leave it out: users have no place in a file",
         ),
-        ({"participation": "drifting"}, r"uses the group of each record, but here users take part.*use poisson"),
+        ({"participation": "drifting"}, r"participation must be one of poisson, .*truncated; got 'drifting'"),
     ],
     ids=["order", "drift"],
 )
@@ -105,7 +105,5 @@ def test_a_method_that_is_asked_for_is_taken():
 
 
 def test_a_budget_is_refused_where_no_private_data_are_used():
-    with pytest.raises(
-        SfumatoError, match=r"method untrained trains nothing and uses no private data.*epsilon=3.0 is given"
-    ):
+    with pytest.raises(SfumatoError, match=r"method untrained does not use epsilon, but epsilon=3.0 is given"):
         EmbeddingExperiment(method="untrained", epsilon=3.0).refuse_others()

@@ -11,6 +11,8 @@ from sfumato.experiment.settings import Settings
 from sfumato.models import create
 from sfumato.privacy.planning.by_name import request_by_names
 
+GREY = defaults.Records(size=28, channels=1)
+
 
 def plan(examples: int = 1000, epsilon: float = 3.0) -> PrivacyPlan:
     sizes = {name: rule.value for name, rule in defaults.plan_rules(examples).items()}
@@ -27,8 +29,7 @@ def test_batch_and_steps_make_a_plan(examples):
 
 def test_the_rate_grows_with_the_budget_and_is_rounded_to_be_read():
     rates = [
-        defaults.training_rules(plan(epsilon=epsilon), options={}, size=28, channels=1)["learning_rate"].value
-        for epsilon in (1.0, 3.0, 8.0)
+        defaults.training_rules(plan(epsilon=epsilon), GREY, {})["learning_rate"].value for epsilon in (1.0, 3.0, 8.0)
     ]
     assert rates == sorted(rates)
     assert all(float(f"{rate:.2g}") == rate for rate in rates)
@@ -37,7 +38,7 @@ def test_the_rate_grows_with_the_budget_and_is_rounded_to_be_read():
 @pytest.mark.parametrize("model", [defaults.SCATTERING, defaults.DICTIONARY])
 def test_the_rate_is_the_equation_of_its_docstring(model):
     found, features = plan(), defaults.FIXED[model]
-    rate = defaults.training_rules(found, options={"model": model}, size=28, channels=1)["learning_rate"].value
+    rate = defaults.training_rules(found, GREY, {"model": model})["learning_rate"].value
     kappa = rate * features.norm * found.noise_multiplier * found.steps**0.5 / (found.expected_batch_size * 0.1)
     assert kappa == pytest.approx(features.noise_on_a_logit, rel=0.06)
 
@@ -53,8 +54,9 @@ def test_the_rate_is_the_equation_of_its_docstring(model):
     ],
 )
 def test_the_model_follows_from_size_and_colour(given, size, channels, expected):
-    assert defaults.model_rule(options=given, size=size, channels=channels).value == expected
-    assert defaults.training_rules(plan(), options=given, size=size, channels=channels)["model"].value == expected
+    records = defaults.Records(size, channels)
+    assert defaults.model_rule(records, given).value == expected
+    assert defaults.training_rules(plan(), records, given)["model"].value == expected
 
 
 @pytest.mark.parametrize("model", [defaults.SCATTERING, defaults.DICTIONARY, defaults.BOTH])
@@ -75,7 +77,7 @@ def test_the_dictionary_takes_all_examples_in_every_step_of_more_of_them():
 
 @pytest.mark.parametrize("given", [{}, {"model": "cnn"}, {"optimizer": "adam", "views": 4}])
 def test_every_setting_is_chosen(given):
-    rules = defaults.training_rules(plan(), options=given, size=28, channels=3)
+    rules = defaults.training_rules(plan(), defaults.Records(28, 3), given)
     values = {name: rule.value for name, rule in rules.items()} | given
     assert Settings(**values)
 

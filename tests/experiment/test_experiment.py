@@ -76,12 +76,6 @@ def test_every_choice_goes_through_all_forms():
     assert {name: getattr(asked, name) for name in CHOSEN} == CHOSEN
 
 
-def test_a_plan_that_comes_above_the_bound_is_refused(spots):
-    asked = Experiment(epsilon=0.1, noise_multiplier=1.0, steps=5, batch_size=20)
-    with pytest.raises(SfumatoError, match=r"give epsilon .*, above epsilon 0\.1"):
-        asked.decide(spots)
-
-
 def test_fields_that_are_none_are_refused():
     with pytest.raises(SfumatoError, match="learning_rat is not a field of Settings; did you mean learning_rate"):
         from_choices(Settings, {"learning_rat": 1.0})

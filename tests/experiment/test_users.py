@@ -243,17 +243,6 @@ def test_each_user_is_in_one_piece_with_each_record_once(people, views, micro_ba
         assert batch.shape[2:] == ((2,) if views == 2 else ()) + tuple(job.input_shape)
 
 
-def test_a_users_input_does_not_depend_on_who_else_is_there(people):
-    """Nor on how the step is cut: one record's place among the draws is another one's, but no pixel is."""
-    plan = plan_for(people, at_most=None)
-    job = prepare(None, people, plan, SETTINGS, device="cpu", threads=1, micro_batch=64)
-    inputs, key = UserInputs(job), RunKey.from_seed(0)
-    alone = [batch for batch, *_ in inputs.micro_batches(key, 0, np.array([6]))]
-    among = [batch for batch, *_ in inputs.micro_batches(key, 0, np.arange(PEOPLE))]
-    wanted = alone[0][0]
-    assert any((one.shape == wanted.shape and bool((one == wanted).all())) for batch in among for one in batch)
-
-
 @pytest.mark.parametrize("micro_batch", [1, 64])
 def test_a_users_views_do_not_depend_on_who_else_is_there(people, micro_batch):
     plan, chosen = plan_for(people, at_most=None, per_step=2), replace(SETTINGS, views=2, shift=2)
@@ -302,13 +291,6 @@ def test_what_follows_by_rule_is_said(people):
     assert replace(frozen, shift=1, views=2).decide(source).plan.unit == User(at_most=4, per_step=1)
 
 
-def test_a_batch_size_counts_users(people):
-    asked = Experiment(unit="user", noise_multiplier=2.0, steps=5, batch_size=12)
-    for per_step in (None, 1, 3):
-        plan = replace(asked, per_step=per_step).decide(people).plan
-        assert (plan.expected_batch_size, plan.population) == (12, 24)
-
-
 @pytest.mark.parametrize(("per_step", "users"), [(None, 4096 // 10), (1, 4096), (3, 1365)])
 def test_by_rule_as_many_users_take_part_as_show_the_images_of_a_large_batch(people, per_step, users):
     source = replace(people, users=200_000, examples=2_000_000)
@@ -316,19 +298,19 @@ def test_by_rule_as_many_users_take_part_as_show_the_images_of_a_large_batch(peo
     assert plan.expected_batch_size == pytest.approx(users, abs=1)
 
 
-def test_delta_is_small_against_the_number_of_users(people):
+def test_delta_and_a_batch_size_count_users(people):
     source = replace(people, users=200_000, examples=2_000_000, at_most=10)
-    plan = Experiment(unit="user", noise_multiplier=4.0, steps=5).decide(source).plan
-    assert (plan.population, plan.users, plan.delta) == (200_000, 200_000, 1e-7)
+    for per_step in (None, 1, 3):
+        asked = Experiment(unit="user", noise_multiplier=4.0, steps=5, batch_size=12, per_step=per_step)
+        plan = asked.decide(source).plan
+        assert (plan.population, plan.users, plan.delta) == (200_000, 200_000, 1e-7)
+        assert plan.expected_batch_size == 12
 
 
-def test_noise_that_remembers_draws_users(people, tmp_path):
-    asked = {"unit": "user", "mechanism": "tree", "epsilon": 30.0, "steps": 6, "learning_rate": 0.5}
-    run = train("linear", people, directory=tmp_path / "run", threads=1, **asked)
-    plan = run.statement.plan
+def test_noise_that_remembers_draws_users(people):
+    plan = Experiment(unit="user", mechanism="tree", epsilon=30.0, steps=6).decide(people).plan
     assert plan.unit == User()
     assert isinstance(plan.participation, FixedOrder)
-    assert "each single person" in run.statement.sentence
 
 
 def test_a_declared_number_is_of_what_is_kept_and_nothing_is_read(spec):
@@ -372,7 +354,7 @@ def test_the_source_of_a_plan_is_capped_by_it(spec, tmp_path, people):
         (
             lambda source: plan_for(source, adjacency="zero-out",
                                     participation=FixedOrder(batch_size=6, assignment="position")),
-            "order position is for records, but users are sampled",
+            "order by position is for records, but users are sampled",
         ),
         (
             lambda source: replace(plan_for(source), unit=User(clients=True)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from sfumato._checks import SfumatoError, below_one, not_negative, one_of, positive, positive_integer
+from sfumato._checks import below_one, not_negative, one_of, positive, positive_integer
 from sfumato._choices import all_optional, optional_choice
 from sfumato.averaging.choices import Averages
 from sfumato.experiment.settings import Budget
@@ -215,31 +215,8 @@ class LocalSGD:
         not_negative(reconstruction_steps=self.reconstruction_steps)
         one_of(FIRST_HEADS, client_head=self.first_head)
         positive(optional=True, client_temperature=self.temperature)
-        self._check_heads()
-
-    def _check_heads(self) -> None:
-        """Refuse a global head without logits, options of local heads without these, and prototypes without a
-        temperature."""
-        if self.head == "global" and self.loss != "softmax":
-            raise SfumatoError(
-                f"client_loss {self.loss!r} has no head, but head is 'global'", "use the loss softmax, or a local head"
-            )
-        of_local_heads = {
-            "reconstruction_steps": self.reconstruction_steps or None,
-            "client_head": None if self.first_head == "random" else self.first_head,
-            "client_temperature": self.temperature,
-        }
-        for name, value in of_local_heads.items():
-            if value is not None and not self.has_local_head:
-                raise SfumatoError(
-                    f"{name} is {value!r}, but clients have no head of their own",
-                    f"leave {name} out, or use a local head with the loss softmax",
-                )
-        if self.first_head == "prototype" and self.temperature is None:
-            raise SfumatoError(
-                "client_head 'prototype' needs client_temperature, since its rows are directions",
-                f"give a temperature such as {TEMPERATURE:g}",
-            )
+        if self.head == "global":
+            one_of(LOSSES[:1], client_loss=self.loss, remedy="use the loss softmax; or method fedemb, without a head")
 
     @property
     def has_local_head(self) -> bool:

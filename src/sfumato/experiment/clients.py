@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sfumato import data
-from sfumato._checks import SfumatoError, one_of, positive_integer
+from sfumato._checks import SfumatoError, one_of, positive_integer, within
 from sfumato._choices import choices_of
 from sfumato.averaging.choices import Averages
 from sfumato.experiment.client_choices import (
@@ -70,6 +70,13 @@ CENTRAL_BATCH, CENTRAL_EPOCHS = 64, 20
 SMALLEST, PIXELS = 8, "linear"
 """The least image side in pixels for the features of a classifier's rule, and the features of smaller images: the
 pixels themselves."""
+PARTICIPATIONS = ("poisson", "full-batch", "fixed-order", "cyclic", "truncated")
+"""Rules of who takes part that treat all users alike."""
+OF_A_GUARANTEE = (
+    *("epsilon", "delta", "accountant", "noise_multiplier", "noise"),
+    *(field.name for field in fields(Pair)),
+)
+"""Options that methods without a plan refuse."""
 BY_RULE = ("epsilon", "delta", "dimension", "far", "per_user", "seed")
 """The options with which the method still follows from the number of users. Options of a network, rounds or clients
 imply training a network."""
@@ -143,10 +150,6 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
         from sfumato.privacy import User
 
         self.check_numbers()
-        method, private = self.chosen, self.chosen not in WITHOUT_PLAN
-        if private:
-            self.refuse_no_noise()
-            self.refuse_orders()
         self.refuse_others()
         positive_integer(optional=True, per_user=self.per_user)
         settings = Settings.provisional(vars(self), ema=DECAY if self.aggregate == "ema" else 0.0)
@@ -154,9 +157,9 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
         self.clients_of(**{} if self.clients is None else {"count": self.clients})
         if spec is not None:
             settings.check_source(spec, self.model)
-            if method != "central":
+            if self.chosen != "central":
                 spec.refuse_without_users()
-        if private:
+        if self.chosen not in WITHOUT_PLAN:
             request = self.request(MOST_EXAMPLES, momentum=0.0)
             clipping = clipping_of(self.max_norm, self.quantile, count_noise=1e6)  # the real one depends on the clients
             refuse_noise(self.noise, request.mechanism, None if self.quantile is None else clipping)
@@ -184,53 +187,35 @@ class EmbeddingExperiment(ClientChoices, ServerChoices, Pair, NoiseMade, BudgetO
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     def refuse_others(self) -> None:
-        """Refuse options that the method ignores: comparing two of their values would compare a run with itself."""
-        method, options = self.chosen, self.given
-        for name in unused_choices(method, self.client_loss):
-            if name in options:
+        """Refuse options that the method ignores, and what no training of embeddings allows.
+
+        Comparing two values of an ignored option would compare a run with itself.
+
+        **Guarantee.** No number turns a private run into one without noise: that takes a method of another name. Users
+        take part, with all of their records at once, by secret draws: each independently of all others. A user's place
+        in a file would depend on who else is in it.
+        """
+        method, options, noiseless = self.chosen, self.given, f"{self.chosen}-noiseless"
+        unused = set(unused_choices(method, self.client_loss))
+        if method == UNTRAINED:
+            unused |= set(options) - set(FEATURE_OPTIONS)
+        elif method in WITHOUT_PLAN:
+            unused |= set(OF_A_GUARANTEE)
+        for name in options:
+            if name in unused:
                 loss = f" with the loss {self.client_loss}" if self.client_loss and name != "client_loss" else ""
                 raise SfumatoError(
                     f"method {method}{loss} does not use {name}, but `{name}={options[name]}` is given",
-                    f"leave {name} out",
+                    f"leave {name} out, or use another method",
                 )
-        odd = next((f"`{name}={value}`" for name, value in options.items() if name not in FEATURE_OPTIONS), None)
-        if odd is not None and method == UNTRAINED:
-            raise SfumatoError(
-                f"method {UNTRAINED} trains nothing and uses no private data, but {odd} is given",
-                f"leave it out, or use method {METHODS[0]}",
-            )
-
-    def refuse_no_noise(self) -> None:
-        """Refuse a noise multiplier of 0.
-
-        **Guarantee.** No number turns a private run into one without noise: that takes a method of another name.
-        """
         if self.noise_multiplier == 0:
-            noiseless = f"{self.chosen}-noiseless"
             raise SfumatoError(
                 "`noise_multiplier=0` adds no noise, and without noise there is no guarantee",
                 f"give a positive number; or train without noise, on public data alone, with method "
                 f"{noiseless if noiseless in NOISELESS else NOISELESS[0]}",
             )
-
-    def refuse_orders(self) -> None:
-        """Refuse an order or a drift of records: here users take part, with all of their records at once.
-
-        **Guarantee.** A user's place in a file would depend on who else is in it. With secret draws each user takes
-        part independently of all others.
-        """
-        if self.participation == "drifting":
-            raise SfumatoError(
-                "`participation=drifting` uses the group of each record, but here users take part, whose records may "
-                "be of both groups",
-                "use poisson",
-            )
-        if self.order not in (None, "random"):
-            raise SfumatoError(
-                f"`order={self.order}` is for records in the order of a file, but here users take part, who have no "
-                "place in it",
-                "leave order out; a fixed order of users is drawn at random (participation fixed-order)",
-            )
+        one_of(PARTICIPATIONS, optional=True, participation=self.participation)
+        one_of(("random",), optional=True, order=self.order, remedy="leave it out: users have no place in a file")
 
     def population(self, source: Source) -> int:
         """The number of users from which a round is drawn, or of groups if these are fixed."""
@@ -305,8 +290,6 @@ def _private(experiment: EmbeddingExperiment, source: Source) -> EmbeddingDecisi
     """Plan, settings and clients of DP-FedEmb and DP-FedAvg."""
     from sfumato.privacy.statements.display import rounded_up
 
-    experiment.refuse_no_noise()
-    experiment.refuse_orders()
     reasons: list[str] = []
     plan = _plan(experiment, source, reasons)
     settings = experiment.settings(source)
@@ -360,7 +343,6 @@ def _dpsgd(experiment: EmbeddingExperiment, source: Source) -> EmbeddingDecision
     """Plan and settings that `sfumato train --unit user` would have with these options."""
     from sfumato.privacy.unit import ALL
 
-    experiment.refuse_no_noise()
     names = {field.name for kind in (Budget, Pair) for field in fields(kind)}
     names |= {*choices_of(Descent), *choices_of(Averages), "seed", "noise"}
     options = {name: getattr(experiment, name) for name in names - {"pretrained_rate"}}
@@ -376,9 +358,6 @@ def _dpsgd(experiment: EmbeddingExperiment, source: Source) -> EmbeddingDecision
 def _central(experiment: EmbeddingExperiment, source: Source) -> PublicDecision:
     """The settings of central training. Here `batch_size` and `learning_rate` are those of a step on images."""
     refuse_private(source, "central")
-    budget = (experiment.target, experiment.accountant, experiment.noise_multiplier, experiment.noise)
-    if any(value is not None for value in budget):
-        raise SfumatoError("method central has no guarantee, but a budget is given", "leave the budget out")
     images = len(source.train)
     batch_size = min(images, CENTRAL_BATCH if experiment.batch_size is None else experiment.batch_size)
     steps = CENTRAL_EPOCHS * max(1, images // positive_integer(batch_size=batch_size))
@@ -392,27 +371,11 @@ def _central(experiment: EmbeddingExperiment, source: Source) -> PublicDecision:
 
 
 def _noiseless(experiment: EmbeddingExperiment, source: Source) -> PublicDecision:
-    """The settings of rounds without noise, by the rules of private training for options that are left out.
-
-    Errors: `SfumatoError` for options of a guarantee: a budget, a mechanism, or another participation than Poisson.
-    """
-    method, reasons = experiment.chosen, []
-    experiment.refuse_orders()
-    names = ("epsilon", "delta", "accountant", "noise_multiplier", "noise", *(field.name for field in fields(Pair)))
-    options = {name: getattr(experiment, name) for name in names if getattr(experiment, name) is not None}
-    for name, value in options.items():
-        if (name, value) != ("participation", "poisson"):
-            raise SfumatoError(
-                f"method {method} adds no noise and has no guarantee, but `{name}={value}` is given",
-                f"leave {name} out, or use method {method.removesuffix('-noiseless')}",
-            )
+    """The settings of rounds without noise, by the rules of private training for options that are left out."""
+    reasons: list[str] = []
     population = experiment.population(source)
     batch_size = experiment.size_of_round(population, reasons)
-    if batch_size > population:
-        raise SfumatoError(
-            f"batch_size must not exceed the number of users or groups, got {batch_size} of {population}",
-            "give a smaller one",
-        )
+    within(None, population, batch_size=batch_size, remedy="give at most the number of users, or of fixed groups")
     if experiment.steps is None:
         reasons.append(f"steps {ROUNDS} (by rule: rounds, as in Xu et al. 2022 for EMNIST)")
     settings = experiment.settings(source)
@@ -435,7 +398,7 @@ def _untrained(experiment: EmbeddingExperiment, source: Source) -> PublicDecisio
     reasons: list[str] = []
     model, dimension = experiment.model, experiment.dimension
     if model is None:
-        by_rule = defaults.model_rule(options={}, size=source.size, channels=source.channels).value
+        by_rule = defaults.model_rule(defaults.Records(source.size, source.channels), {}).value
         model = by_rule if source.size >= SMALLEST else PIXELS
         reasons.append(f"model {model} (by rule: fixed public features, by a public projection)")
     if dimension is None:

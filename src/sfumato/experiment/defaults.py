@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sfumato._cards import Detail
 from sfumato.averaging.choices import LAST
@@ -18,6 +18,9 @@ from sfumato.models.networks import dictionary
 from sfumato.models.networks.dictionary import WAVELET_NORM
 from sfumato.privacy import FixedOrder, Participation, PrivacyPlan, unit
 from sfumato.privacy.planning.by_name import Request
+
+if TYPE_CHECKING:
+    from sfumato.data import Source
 
 FULL_BATCH_UP_TO = 20_000
 STEPS_FULL_BATCH = 60
@@ -85,21 +88,40 @@ GREY_ALONE = FixedFeatures(norm=dictionary.FEATURE_NORM, noise_on_a_logit=1.2, s
 """For the dictionary without wavelets on grey images."""
 
 
-def model_rule(
-    *,
-    options: Mapping[str, Any],
-    size: int,
-    channels: int,
-    cached: int | None = None,
-    texts: bool = False,
-    next_words: bool = False,
-) -> Rule:
-    """The model for these records. The arguments are those of `defaults.training_rules`."""
-    if next_words:
+class Records(NamedTuple):
+    """The public facts about a source's records that decide a rule.
+
+    Args:
+        size: pixels on each side. Without meaning for texts.
+        channels: 1 for grey, 3 for colour. Without meaning for texts.
+        cached: K of a feature cache; None for images.
+        texts: whether the records are texts.
+        multilabel: whether a record may have none, one or many of the classes.
+        next_words: whether the words of texts are predicted.
+    """
+
+    size: int
+    channels: int
+    cached: int | None = None
+    texts: bool = False
+    multilabel: bool = False
+    next_words: bool = False
+
+    @classmethod
+    def of(cls, source: Source) -> Records:
+        """The facts about this source."""
+        texts = source.tokens is not None
+        return cls(source.size, source.channels, source.cached_views, texts, source.multilabel, source.next_words)
+
+
+def model_rule(records: Records, options: Mapping[str, Any]) -> Rule:
+    """The model for these records, from the options that were given."""
+    size, channels = records.size, records.channels
+    if records.next_words:
         return Rule(NEXT_WORDS, "the network of Reddi et al. 2021 and Kairouz et al. 2021")
-    if texts:
+    if records.texts:
         return Rule(BAG, "a linear model of the words in a text: few weights to add noise to")
-    if cached is not None:
+    if records.cached is not None:
         return Rule(HEAD, "one linear layer on features of equal norm")
     if size < dictionary.SMALLEST or (channels == 3 and options.get("flip") is False):
         return Rule(SCATTERING, "a linear head on fixed public wavelet features: few weights to add noise to")
@@ -171,18 +193,13 @@ def user_rules(rules: Mapping[str, Rule], examples: int, users: int, request: Re
         examples: the number of records that all users show in a step.
     """
     size = rules["batch_size"]
-    drawn = users_for_batch(size.value, examples, users, request)
+    participation = None if request is None else request.participation
+    most = None if participation is None else participation.largest_batch(users)
+    drawn = unit.users_for_gradients(size.value, records=examples, users=users, most=most)
     sample = f"all {users} users"
     if drawn < users:
         sample = f"these users show about {drawn * examples / users:.0f} examples"
     return {**rules, "batch_size": Rule(drawn, f"{sample}; {size.reason}")}
-
-
-def users_for_batch(batch_size: int, examples: int, users: int, request: Request | None = None) -> int:
-    """The number of users who have about `batch_size` examples, within what the participation allows."""
-    participation = None if request is None else request.participation
-    most = None if participation is None else participation.largest_batch(users)
-    return unit.users_for_gradients(batch_size, records=examples, users=users, most=most)
 
 
 def _rules_of_turns(examples: int, participation: Participation) -> dict[str, Rule]:
@@ -217,31 +234,16 @@ def _one_pass(examples: int, batch_size: int | None, steps: int | None) -> dict[
     return {"batch_size": Rule(size, why), "steps": Rule(count, why)}
 
 
-def training_rules(
-    plan: PrivacyPlan,
-    *,
-    options: Mapping[str, Any],
-    size: int,
-    channels: int,
-    cached: int | None = None,
-    texts: bool = False,
-    multilabel: bool = False,
-    next_words: bool = False,
-) -> dict[str, Rule]:
+def training_rules(plan: PrivacyPlan, records: Records, options: Mapping[str, Any]) -> dict[str, Rule]:
     """The rules for model, optimizer, views and averages.
 
     Args:
         plan: the run's plan. It is public.
         options: the options that were given, by name; None for an option that follows a rule.
-        size: pixels on each side.
-        channels: 1 for grey, 3 for colour.
-        cached: K of a feature cache; None for images.
-        texts: whether the records are texts, for which size and channels mean nothing.
-        multilabel: whether a record may have none, one or many of the classes.
-        next_words: whether the words of texts are predicted.
     """
+    channels = records.channels
     momentum = 0.9 if options.get("momentum") is None else options["momentum"]
-    model = model_rule(options=options, size=size, channels=channels, cached=cached, texts=texts, next_words=next_words)
+    model = model_rule(records, options)
     chosen = options.get("model") or model.value
     fixed = fixed_features(chosen, channels)
     rules = (
@@ -254,18 +256,20 @@ def training_rules(
             "flip": Rule(False, "one view"),
         }
         | aggregate_rules(options)
-        | _loss_rules(multilabel=multilabel, next_words=next_words)
+        | _loss_rules(records)
     )
-    if texts:
+    if records.texts:
         rules["views"] = Rule(1, "a text has a single view")
-    elif cached is not None:
-        rules["views"] = Rule(cached, "the number of views in the cache")
+    elif records.cached is not None:
+        rules["views"] = Rule(records.cached, "the number of views in the cache")
     elif channels == 3 and chosen == SCATTERING and options.get("views") is None and options.get("flip") is not False:
         rules["views"] = Rule(2, "each colour photograph and its mirror image")
         rules["flip"] = Rule(True, MIRRORED)
     elif (options.get("views") or 1) > 1:
         if _has_fixed_windows(options):
-            rules["shift"] = Rule(max(1, size // 8), "an eighth of the side, like 4 of 32 pixels in De et al. 2022")
+            rules["shift"] = Rule(
+                max(1, records.size // 8), "an eighth of the side, like 4 of 32 pixels in De et al. 2022"
+            )
         rules["flip"] = Rule(channels == 3, MIRRORED)
     elif fixed is not None:
         mirrored = is_prior(chosen) and channels == 3
@@ -311,24 +315,13 @@ def small_model_note(model: str | None, pretrained: str | None, examples: int) -
     )
 
 
-def public_rules(
-    examples: int,
-    batch_size: int,
-    *,
-    options: Mapping[str, Any],
-    size: int,
-    channels: int,
-    cached: int | None = None,
-    texts: bool = False,
-    multilabel: bool = False,
-    next_words: bool = False,
-) -> dict[str, Rule]:
+def public_rules(examples: int, batch_size: int, records: Records, options: Mapping[str, Any]) -> dict[str, Rule]:
     """The rules for training without privacy: De et al. 2022, appendix C.3 (CIFAR-100), with fewer epochs.
 
     Args:
         examples: training examples.
         batch_size: examples in a step.
-        options, size, channels, cached, texts, multilabel, next_words: as for `training_rules`.
+        options: as for `training_rules`.
     """
     rules = (
         {
@@ -338,36 +331,36 @@ def public_rules(
             "learning_rate": Rule(0.1 * batch_size / 128, "0.1 for 128 examples, proportional to the batch size"),
             "weight_decay": Rule(5e-4, "as De et al. 2022 on CIFAR-100"),
             "schedule": Rule("step", "divided by ten at 1/2 and at 3/4 of the steps"),
-            "shift": Rule(max(1, size // 8) if _has_fixed_windows(options) else 0, "an eighth of the side"),
-            "flip": Rule(channels == 3, MIRRORED),
+            "shift": Rule(max(1, records.size // 8) if _has_fixed_windows(options) else 0, "an eighth of the side"),
+            "flip": Rule(records.channels == 3, MIRRORED),
             "ema": Rule(0.9999, "fine-tuning starts from averaged weights, Shejwalkar et al. 2022"),
         }
         | aggregate_rules(options)
-        | _loss_rules(multilabel=multilabel, next_words=next_words)
+        | _loss_rules(records)
     )
-    if cached is None and not texts:
+    if records.cached is None and not records.texts:
         return rules
     model = Rule(HEAD, "one linear layer on features of one norm")
     rate = Rule(FIXED[HEAD].public_rate, "below 2 (1 + 0.9) over the curvature, for this norm")
-    if next_words:
-        model, rate = model_rule(options=options, size=size, channels=channels, next_words=True), Rule(0.2, "moderate")
-    elif texts:
+    if records.next_words:
+        model, rate = model_rule(records, options), Rule(0.2, "moderate")
+    elif records.texts:
         model = Rule(BAG, "a linear model of the words in a text")
     return rules | {
         "model": model,
         "learning_rate": rate,
         "schedule": Rule("cosine", "falls to zero"),
-        "views": Rule(cached or 1, "the number of views in the cache"),
+        "views": Rule(records.cached or 1, "the number of views in the cache"),
         "shift": Rule(0, "no images"),
         "flip": Rule(False, "no images"),
     }
 
 
-def _loss_rules(*, multilabel: bool, next_words: bool) -> dict[str, Rule]:
+def _loss_rules(records: Records) -> dict[str, Rule]:
     """For several labels per record, and for next words, the only loss that supports them."""
-    if next_words:
+    if records.next_words:
         return {"loss": Rule(NEXT_WORD, "the words of texts are predicted")}
-    if not multilabel:
+    if not records.multilabel:
         return {}
     return {"loss": Rule(MULTILABEL, "an image may have none, one or many of the labels")}
 

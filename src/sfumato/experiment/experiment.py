@@ -29,9 +29,8 @@ from sfumato.privacy.planning.target import Epsilon
 
 if TYPE_CHECKING:
     from sfumato.data import Source, SourceSpec
-    from sfumato.experiment.defaults import FixedFeatures, Rule
+    from sfumato.experiment.defaults import FixedFeatures
     from sfumato.privacy import Example, PrivacyPlan, User
-    from sfumato.privacy.planning.by_name import Request
 
 
 class Decision(NamedTuple):
@@ -115,9 +114,14 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
 
     def select_records(self, source: Source) -> Source:
         """The source to train on. If the unit is a user, it has at most `per_user` records of each."""
+        from sfumato.data import refuse_without_users
         from sfumato.experiment import users
 
-        return users.cap_records(source, users.user_cap(source, self.unit, self.per_user))
+        if self.unit != "user":
+            return source
+        if source.users is None:
+            refuse_without_users()
+        return users.cap_records(source, self.per_user)
 
     def decide(self, source: Source) -> Decision:
         """Plan and settings for this source.
@@ -128,16 +132,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
 
         options, source = asdict(self), self.select_records(source)
         plan, reasons = self._plan(source)
-        rules = defaults.training_rules(
-            plan,
-            options=options,
-            size=source.size,
-            channels=source.channels,
-            cached=source.cached_views,
-            texts=source.tokens is not None,
-            multilabel=source.multilabel,
-            next_words=source.next_words,
-        )
+        rules = defaults.training_rules(plan, defaults.Records.of(source), options)
         values = {name: rule.value for name, rule in rules.items()}
         values |= {name: options[name] for name in choices_of(Settings) if options[name] is not None}
         reasons += self._remarks(plan, source)
@@ -145,7 +140,7 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
 
     def _plan(self, source: Source) -> tuple[PrivacyPlan, list[str]]:
         """The plan, with the reasons for its unit, batch size and steps."""
-        from sfumato.experiment import defaults
+        from sfumato.experiment import defaults, drift
         from sfumato.privacy import User
 
         target, noise, steps, batch_size = self.target, self.noise_multiplier, self.steps, self.batch_size
@@ -156,9 +151,13 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
             "steps": None not in (target, noise) and steps is None,
             "batch_size": None not in (target, noise, steps),
         }
-        drift_size = {} if self.drift is None else {"drift_size": self._drift_size(source)}
-        request = self.request(source.examples, **drift_size)
-        sizes = self.sizes_by_rule(source, request)
+        drift_size = self.drift_size
+        if self.drift is not None and drift_size is None:
+            drift_size = drift.counted_size(source, self.drift_groups or ())
+        request = self.request(source.examples, drift_size=drift_size)
+        sizes = defaults.plan_rules(
+            source.examples, request, batch_size=batch_size, steps=steps, features=self._features(source)
+        )
         (unit, why), population = self._unit(source), source.examples
         if isinstance(unit, User):
             population = source.users or 0
@@ -196,34 +195,12 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
             return [f"note: {noise} gives epsilon {rounded_up(cost)}{by}, within {target.limit:g}"]
         return [f"note: the plan meets {target}{by}; the guarantee, by PLD, is smaller"] if by else []
 
-    def sizes_by_rule(self, source: Source, request: Request | None = None) -> dict[str, Rule]:
-        """Batch size in examples and steps by rule, for this source and the given model or the default one."""
-        from sfumato.experiment import defaults
-
-        return defaults.plan_rules(
-            source.examples, request, batch_size=self.batch_size, steps=self.steps, features=self._features(source)
-        )
-
     def _features(self, source: Source) -> FixedFeatures | None:
         """The constants of the model if it is a linear head on fixed features; else None."""
         from sfumato.experiment import defaults
 
-        options = {"model": self.model, "flip": self.flip}
-        rule = defaults.model_rule(
-            options=options,
-            size=source.size,
-            channels=source.channels,
-            cached=source.cached_views,
-            texts=source.tokens is not None,
-            next_words=source.next_words,
-        )
+        rule = defaults.model_rule(defaults.Records.of(source), {"flip": self.flip})
         return defaults.fixed_features(self.model or rule.value, source.channels)
-
-    def _drift_size(self, source: Source) -> int:
-        """The size of a drift's second group, counted if it was not declared."""
-        from sfumato.experiment import drift
-
-        return drift.counted_size(source, self.drift_groups or ()) if self.drift_size is None else self.drift_size
 
     def _unit(self, source: Source) -> tuple[Example | User, list[str]]:
         """The unit, with the reason for the number of records that a user shows in a step."""
@@ -240,11 +217,14 @@ class Experiment(Choices, ClassShares, Normalisation, Units, PairOfRecords, Nois
 
     def _remarks(self, plan: PrivacyPlan, source: Source) -> list[str]:
         """Notes on the plan for the user, before any privacy is spent."""
+        from sfumato.data import by_user
         from sfumato.experiment import defaults, drift, users
         from sfumato.privacy.planning import remarks
 
         notes = [remarks.large_delta_note(plan), remarks.unused_examples_note(plan), drift.size_note(source, plan)]
-        units, counted = users.count_candidates(source, plan)
+        units, counted = "examples", len(source.train)
+        if plan.users is not None:
+            units, counted = "users", len(by_user(source.train)[1])
         if users.is_far(plan.population, counted):
             sizes = (
                 f"steps have about {counted * plan.sampling_probability:.0f} {units}, and sums are divided by "

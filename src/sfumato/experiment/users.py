@@ -9,7 +9,7 @@ import numpy as np
 
 from sfumato._cards import Detail
 from sfumato._checks import SfumatoError, one_of, positive_integer
-from sfumato.privacy import Example, FixedOrder, PrivacyPlan, User
+from sfumato.privacy import Example, PrivacyPlan, User
 from sfumato.privacy.statements.display import rounded_up
 from sfumato.privacy.statements.other_units import person_guarantee
 from sfumato.privacy.unit import shown_by_plan
@@ -19,17 +19,6 @@ if TYPE_CHECKING:
 
 SEVERAL = (2, 5)
 """Numbers of images of one person for which a note gives epsilon, if the real number is unknown."""
-
-
-def user_cap(source: Source, unit: str | None, per_user: int | None) -> int | None:
-    """G, the number of records kept of each user; None for all records, and if the unit is an example."""
-    from sfumato.data import by_user
-
-    if unit != "user":
-        return None
-    if source.users is None:
-        by_user(source.train)  # refuses a source without users
-    return source.at_most if per_user is None else per_user
 
 
 def check_choices(unit: str | None, per_user: int | None, per_step: int | None) -> None:
@@ -124,15 +113,6 @@ def known_groups(source: Source) -> np.ndarray:
     return source.train.groups
 
 
-def count_candidates(source: Source, plan: PrivacyPlan) -> tuple[str, int]:
-    """The sampling candidates of a plan, examples or users, and their number in the data."""
-    if not isinstance(plan.unit, User):
-        return "examples", len(source.train)
-    from sfumato.data import by_user
-
-    return "users", len(by_user(source.train)[1])
-
-
 def is_far(declared: int, counted: int) -> bool:
     """Whether a declared number is so far from that in the data that a run learns less than it could."""
     return not 0.8 * counted <= declared <= 1.25 * counted
@@ -213,20 +193,23 @@ def check_cap(users: np.ndarray, unit: User) -> None:
 def _check_users(source: Source, plan: PrivacyPlan, unit: User) -> None:
     from sfumato.data import BY_CLASS, by_user
 
-    if unit.clients:
-        raise SfumatoError("the plan has virtual clients, which are for embeddings", "make the plan without clients")
+    rule = plan.participation
+    for wrong, problem, remedy in (
+        (unit.clients, "the plan has virtual clients, which are for embeddings", "make the plan without clients"),
+        (
+            rule.padded_size is not None,
+            "truncated participation pads every step to one shape, but users have different numbers of records",
+            "use Poisson sampling",
+        ),
+        (
+            getattr(rule, "assignment", "random") != "random",
+            "an order by position is for records, but users are sampled, and a user has no position",
+            "give `order=random`",
+        ),
+    ):
+        if wrong:
+            raise SfumatoError(problem, remedy)
     check_cap(by_user(source.train)[0], unit)
     check_classes(source)
     if source.user_from != BY_CLASS or source.open_set:  # otherwise the parts share classes on purpose
         refuse_shared(source)
-    rule = plan.participation
-    if rule.padded_size is not None:
-        raise SfumatoError(
-            "truncated participation pads every step to one shape, but users have different numbers of records",
-            "use Poisson sampling",
-        )
-    if isinstance(rule, FixedOrder) and rule.assignment != "random":
-        raise SfumatoError(
-            f"order {rule.assignment} is for records, but users are sampled, and a user has no position",
-            "give `order=random`",
-        )

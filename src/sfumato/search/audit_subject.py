@@ -162,18 +162,11 @@ def from_run(directory: str | PathLike[str], *, model: nn.Module | str | None = 
     Errors: `SfumatoError` for anything but a finished private run of a classifier with its record.
     """
     run = RunDirectory(directory)
-    if run.path.is_dir() and not run.exists and (run / names.MODEL).is_file():
-        raise SfumatoError(
-            f"{run.path} holds a model without its record ({names.SETTINGS}), which says how its steps were taken",
-            "give the run directory as its owner has it",
-        )
     run.require_finished()
     run.refuse_custom_loop("audit its code: `sfumato.audit` takes scores and observations")
     record = run.read_json(names.SETTINGS)
-    if is_public(run) or "circumstances" not in record:
-        raise SfumatoError(f"{run.path} was trained without privacy and has no guarantee", "there is nothing to audit")
-    if "embedding" in record:
-        raise SfumatoError(f"{run.path} holds a training of embeddings", "audit a run of sfumato train")
+    if is_public(run) or "circumstances" not in record or "embedding" in record:
+        raise SfumatoError(f"{run.path} is no private training of a classifier", "audit a run of sfumato train")
     settings, loaded = Settings.from_dict(record["settings"]), load(directory, model=model)
     module, transform = loaded.module, loaded.transform
     if loaded.features is not None:

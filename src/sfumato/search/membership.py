@@ -304,14 +304,11 @@ def shadow_attack(
         raise SfumatoError(f"the run in {run.path} was trained without privacy", "attack a run with a guarantee")
     record = run.read_json(names.SETTINGS)
     plan, settings = PrivacyPlan.from_dict(run.read_json(names.PLAN)), Settings.from_dict(record["settings"])
-    if plan.users is not None:
+    loss = settings.objective.loss
+    if plan.users is not None or not is_exclusive(loss) or loss == NEXT_WORD:
         raise SfumatoError(
-            f"the run in {run.path} protects each {plan.unit.name}", "attack a run that protects examples"
-        )
-    if not is_exclusive(settings.objective.loss) or settings.objective.loss == NEXT_WORD:
-        raise SfumatoError(
-            f"the run in {run.path} has the loss {settings.objective.loss}, by which a record may have several classes",
-            "attack a run with one class for each record",
+            f"the run in {run.path} protects each {plan.unit.name} and has the loss {loss}",
+            "attack a run that protects examples with one class each",
         )
     if source is None:
         source = users.cap_for_plan(source_of(str(run.path), record), plan)

@@ -67,17 +67,12 @@ class CachedGradient:
 
     def __call__(self, *batch: Tensor) -> ClippedSum:
         """The clipped sum of a batch. A batch is recognised by the identity of its tensors."""
-        total = self._clipped_sum(batch)
+        place = tuple(map(id, batch))
+        if self._gradient.uses_keys or place not in self._sums:
+            self._sums[place] = batch, self._gradient(*batch)
+        total = self._sums[place][1]
         self.latest = total.gradients
         return total
-
-    def _clipped_sum(self, batch: tuple[Tensor, ...]) -> ClippedSum:
-        if self._gradient.uses_keys:
-            return self._gradient(*batch)
-        place = tuple(map(id, batch))
-        if place not in self._sums:
-            self._sums[place] = batch, self._gradient(*batch)
-        return self._sums[place][1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -290,8 +285,9 @@ def _plan_bound(bound: Bound, plan: PrivacyPlan, merged: int) -> Bound:
     """The bound for the whole plan from a bound for `merged` steps at once."""
     each = 1 / math.sqrt(merged)
     epsilon, assumption = composed_epsilon(plan, (bound.mu or 0.0) * each)
-    largest = bound.observations["observed_in"], bound.observations["observed_out"]
-    most = composed_epsilon(plan, _largest_mu(largest, bound.confidence) * each)[0]
+    sizes = int(bound.observations["observed_in"]), int(bound.observations["observed_out"])
+    largest_mu = mu_lower_bound(0, 0, sizes, 1 - bound.confidence)  # no observation on the wrong side
+    most = composed_epsilon(plan, largest_mu * each)[0]
     return replace(
         bound,
         epsilon=epsilon,
@@ -300,11 +296,6 @@ def _plan_bound(bound: Bound, plan: PrivacyPlan, merged: int) -> Bound:
         mu=(bound.mu or 0.0) * each,
         method=f"white box, {_steps(merged)} of {plan.steps:,} seen at once",
     )
-
-
-def _largest_mu(sizes: tuple[float, float], confidence: float) -> float:
-    """The largest mu that this many observations can prove, which takes none on the wrong side of the threshold."""
-    return mu_lower_bound(0, 0, (int(sizes[0]), int(sizes[1])), 1 - confidence)
 
 
 def _step_bound(bound: Bound, plan: PrivacyPlan, merged: int) -> Bound:

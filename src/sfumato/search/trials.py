@@ -206,10 +206,9 @@ class Budgets(Trials):
         if self.trial.experiment.noise_multiplier is not None:
             raise SfumatoError("several budgets and `noise_multiplier` are both given", "give one `epsilon` with it")
         named = ",".join(f"{value:g}" for value in self.epsilons)
-        if len(self.budgets) < len(self.epsilons):
-            raise SfumatoError(f"`epsilon={named}` names a budget twice", "name each once")
-        if len(self.budgets) < 2:
-            raise SfumatoError(f"`epsilon={named}` names no two budgets", "name several, or train a single run")
+        if len(self.budgets) < max(2, len(self.epsilons)):
+            problem = f"`epsilon={named}` names fewer than two budgets, or one of them twice"
+            raise SfumatoError(problem, "name several, each once; or train a single run")
 
     @property
     def budgets(self) -> tuple[float, ...]:

@@ -65,7 +65,8 @@ def read(trial: Trial, scoring: Scoring | None, progress: Progress | None = None
     source = trial.experiment.select_records(open_with_progress(trial.spec, progress or NoProgress()))
     if scoring is None:
         return SweepData(source=source)
-    delta, request = default_delta(_units_of(trial, source)), trial.spec.record()
+    by_person = getattr(trial.experiment, "unit", "user") == "user"  # embeddings always protect people
+    delta, request = default_delta((source.users if by_person else None) or source.examples), trial.spec.record()
     if scoring.score_on is None:
         rest, validation = hold_out(source, owner_key(), scoring.validation)
         request = {"source": request, "validation": scoring.validation}
@@ -75,12 +76,6 @@ def read(trial: Trial, scoring: Scoring | None, progress: Progress | None = None
     if trial.experiment.unit == "user":
         users.refuse_shared(source)
     return SweepData(source=source, request={"source": request, "scored on": scoring.score_on}, delta=delta)
-
-
-def _units_of(trial: Trial, source: Source) -> int:
-    """The number of units that the guarantee covers. Trainings of embeddings always protect people."""
-    by_person = getattr(trial.experiment, "unit", "user") == "user"
-    return (source.users if by_person else None) or source.examples
 
 
 def refuse_embeddings(trial: Trial, option: str) -> None:
@@ -106,28 +101,27 @@ def _public_test_part(score_on: str, source: Source, named: str) -> Part:
             f"`score_on={score_on}` holds other inputs than {named}",
             "score on images if the runs train on images, else on features of the same backbone",
         )
-    if not other.public:
-        raise SfumatoError(
-            f"`score_on={score_on}` is private",
-            "name a published collection, or features that were computed with --public; or leave `score_on` out to "
-            "hold out a part",
-        )
-    if (other.classes, other.multilabel) != (source.classes, source.multilabel):
-        raise SfumatoError(
-            f"`score_on={score_on}` has the classes {', '.join(other.classes)}, but the data have "
-            f"{', '.join(source.classes)}",
+    known = not source.public and bool(find_known(_codes_of(source), _codes_of(other)).any())
+    for wrong, problem, remedy in (
+        (not other.public, "is private", "name a published collection, or features that were computed with --public"),
+        (
+            (other.classes, other.multilabel) != (source.classes, source.multilabel),
+            f"has the classes {', '.join(other.classes)}, but the data have {', '.join(source.classes)}",
             "score on the same classes in the same order",
-        )
-    if other.filtered and not source.filtered:
-        raise SfumatoError(
-            f"`score_on={score_on}` was filtered by looking at private data, so it is not public",
-            "score on the unfiltered set, or leave it out",
-        )
-    if not source.public and bool(find_known(_codes_of(source), _codes_of(other)).any()):
-        raise SfumatoError(
-            f"`score_on={score_on}` holds records of {named}, which are private",
-            "score on other data, leave these records out of the private ones (sfumato dedup), or leave `score_on` out",
-        )
+        ),
+        (
+            other.filtered and not source.filtered,
+            "was filtered by looking at private data, so it is not public",
+            "score on the unfiltered set",
+        ),
+        (
+            known,
+            f"holds records of {named}, which are private",
+            "score on other data, or leave these records out of the private ones (sfumato dedup)",
+        ),
+    ):
+        if wrong:
+            raise SfumatoError(f"`score_on={score_on}` {problem}", f"{remedy}; or leave it out to hold out a part")
     return other.test
 
 
@@ -143,17 +137,12 @@ def _codes_of(source: Source) -> np.ndarray:
 
 def refuse_other_data(first: Source, before: str, other: Source, named: str) -> None:
     """Refuse a source that does not hold the data of the first one, such as another cache of their features."""
-    if (other.public, other.filtered) != (first.public, first.filtered):
-        raise SfumatoError(
-            f"source {named} is {'public' if other.public else 'private'} and "
-            f"{'' if other.filtered else 'not '}filtered, unlike {before}",
-            "compare data with the same declarations",
-        )
+    declared, of_first = ((source.public, source.filtered) for source in (other, first))
     same = (other.stored_digest, other.classes) == (first.stored_digest, first.classes)
-    if not same or other.train.labels.tolist() != first.train.labels.tolist():
+    if declared != of_first or not same or other.train.labels.tolist() != first.train.labels.tolist():
         raise SfumatoError(
-            f"source {named} holds other data than {before}",
-            "compare the same images, or features of the same images",
+            f"source {named} holds other data than {before}, or is declared differently",
+            "compare the same images, or features of the same images, all public or all private",
         )
 
 

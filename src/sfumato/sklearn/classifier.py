@@ -26,7 +26,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import nn
 
-from sfumato._checks import SfumatoError
+from sfumato._checks import SfumatoError, one_of
 from sfumato.data import Source, open_source
 from sfumato.data.source import own_codes
 from sfumato.experiment.experiment import Experiment
@@ -307,8 +307,7 @@ class PrivateImageClassifier(ClassifierMixin, BaseEstimator):
             SfumatoError: invalid arguments, before any budget is spent. For private data also a call from
                 scikit-learn's `model_selection`, or an earlier fit of this process on some of the same records.
         """
-        if self.search not in (None, PAID):
-            raise SfumatoError(f"search must be {PAID!r} or None, got {self.search!r}", "leave it out")
+        one_of((PAID,), optional=True, search=self.search, remedy="leave it out")
         X, shape = _flattened(X, self.image_shape)
         X, y = validate_data(self, X, y, dtype="numeric", reset=True)
         check_classification_targets(y)

@@ -111,17 +111,7 @@ def decide(given: Mapping[str, Any], source: Source) -> tuple[PublicTraining, li
     examples, batch_size = len(source.train), given.get("batch_size")
     if batch_size is None:
         batch_size = min(defaults.PUBLIC_BATCH, examples)
-    rules = defaults.public_rules(
-        examples,
-        batch_size,
-        options=given,
-        size=source.size,
-        channels=source.channels,
-        cached=source.cached_views,
-        texts=source.tokens is not None,
-        multilabel=source.multilabel,
-        next_words=source.next_words,
-    )
+    rules = defaults.public_rules(examples, batch_size, defaults.Records.of(source), given)
     values = {name: rule.value for name, rule in rules.items()}
     values |= {name: value for name, value in given.items() if value is not None}
     settings = Settings(**{name: values[name] for name in choices_of(Settings) if name in values})

@@ -67,10 +67,3 @@ def test_a_refusal_is_one_clear_line(call, run, command, words):
     said = call(command, status=1)
     assert words in said
     assert len(said.strip().splitlines()) == 1
-
-
-def test_a_run_without_its_record_is_refused(call, run):
-    Path(run, "settings.json").unlink()
-    said = call(f"audit {run}", status=1)
-    assert "without its record (settings.json)" in said
-    assert len(said.strip().splitlines()) == 1

@@ -178,10 +178,9 @@ def test_an_unfinished_run_without_privacy_goes_on(people, capsys, method):
     ("options", "refusal"),
     [
         ("--noise-multiplier 0", "--noise-multiplier 0 adds no noise, and without noise there is no guarantee"),
-        ("--method fedemb-noiseless", "adds no noise and has no guarantee, but --noise-multiplier 4.0 is given"),
-        ("--method central", "method central trains without privacy, but this npz source is private"),
+        ("--method fedemb-noiseless", "does not use noise_multiplier, but --noise-multiplier 4.0 is given"),
         ("--grouping fixed --clients 3", "leave clients out: each fixed group is a client"),
-        ("--client-loss binary --method fedavg", "loss 'binary' has no head, but head is 'global'"),
+        ("--client-loss binary --method fedavg", "client-loss must be one of softmax; got 'binary'"),
     ],
 )
 def test_bad_choices_are_refused(people, capsys, options, refusal):

@@ -124,7 +124,7 @@ def test_several_budgets_and_what_they_cost_together(call, cache, images):
     assert "also holds the curve of other budgets: 4" in call(
         f"train features:cache {quick} --epsilon 1,2 --output b", status=1
     )
-    assert "names a budget twice" in call(f"train features:cache {quick} --epsilon 1,1 --output d", status=1)
+    assert "or one of them twice" in call(f"train features:cache {quick} --epsilon 1,1 --output d", status=1)
     assert "runs/wrn" not in Path("b/epsilon-1/report.html").read_text()
     assert "wrn-10-1" in Path("b/epsilon-1/report.html").read_text(), "whose features they are"
     for refused in ("--epsilon 1,x", "--epsilon 1,-2", "--epsilon 1,2 --seeds 2"):

@@ -89,11 +89,11 @@ def test_no_number_leads_there_only_its_name(public: Source, method: str | None)
 )
 def test_whatever_belongs_to_a_guarantee_is_refused(public: Source, choice: dict[str, Any]):
     (name,) = choice
-    with pytest.raises(SfumatoError, match=f"adds no noise and has no guarantee, but {name}=.* is given"):
-        job_of(public, **ROUNDS, **choice)
-    if name in ("epsilon", "accountant"):
-        with pytest.raises(SfumatoError, match="has no guarantee, but a budget is given"):
-            job_of(public, **CENTRAL, **choice)
+    for others in (ROUNDS, CENTRAL):
+        with pytest.raises(
+            SfumatoError, match=f"method {others['method']} does not use {name}, but {name}=.* is given"
+        ):
+            EmbeddingExperiment(**others, **choice).decide(public)
 
 
 @pytest.mark.parametrize(
