@@ -14,7 +14,7 @@ from sfumato.runs.owner.lines import DataIdentity
 from sfumato.search import membership
 from sfumato.training import caching, computing
 
-RECORDS, SIDE, CLASSES, SHADOWS = 120, 16, 4, 16
+RECORDS, SIDE, CLASSES, SHADOWS = 120, 16, 4, 8
 RECIPE = {"learning_rate": 2.0, "averaging": EMA(0.0), "views": 1, "shift": 0, "threads": 1, "momentum": 0.0}
 
 
@@ -41,7 +41,7 @@ def without_noise(monkeypatch):
 
 def test_a_model_without_its_noise_is_found_out(chance, tmp_path, monkeypatch):
     without_noise(monkeypatch)
-    train("scattering", chance, planned(1.0, steps=40), directory=tmp_path / "run", **RECIPE)
+    train("scattering", chance, planned(1.0, steps=20), directory=tmp_path / "run", **RECIPE)
     found = membership.shadow_attack(tmp_path / "run", SHADOWS, source=chance, seed=0)
     assert found.rates[1].true_positives > 0.3
     assert found.auc[0] > 0.9
@@ -50,7 +50,7 @@ def test_a_model_without_its_noise_is_found_out(chance, tmp_path, monkeypatch):
 
 def test_a_private_model_stays_beneath_its_promise(chance, tmp_path):
     before = uses.earlier_uses(DataIdentity.from_source(chance)).plans
-    train("scattering", chance, planned(1.0, steps=40), directory=tmp_path / "run", **RECIPE)
+    train("scattering", chance, planned(1.0, steps=20), directory=tmp_path / "run", **RECIPE)
     files = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir() if path.is_file()}
     found = membership.shadow_attack(tmp_path / "run", SHADOWS, source=chance, seed=0)
     assert not found.exceeds
