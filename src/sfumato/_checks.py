@@ -96,6 +96,8 @@ def _number(name: str, value: object, remedy: str) -> float:
 
 def _finite(name: str, value: object, remedy: str) -> float:
     result = _number(name, value, remedy)
+    if not isinstance(value, (float, int)):  # an integer of NumPy, whose products may wrap around
+        raise SfumatoError(f"{name} must be a number of Python, got {shortened(repr(value))}", remedy)
     if not math.isfinite(result):
         raise SfumatoError(f"{name} must be a finite number, got {shortened(value)}", remedy)
     return result

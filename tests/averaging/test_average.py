@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from sfumato import SfumatoError
 from sfumato.averaging import EMA, LastMean, TrainingOverAggregates, exponential, kept_count_by_rule, kept_steps, mean
+from sfumato.experiment.experiment import Experiment
 
 
 def one(*values: float, dtype: torch.dtype = torch.float32) -> dict[str, torch.Tensor]:
@@ -97,6 +98,8 @@ def test_update_is_pure():
 def test_bad_decay_is_refused(decay):
     with pytest.raises(SfumatoError, match="ema must"):
         EMA(decay=decay)
+    with pytest.raises(SfumatoError, match="ema must"):
+        Experiment(epsilon=3.0, ema=decay)
 
 
 def test_another_form_is_refused():

@@ -224,6 +224,11 @@ all_refused(
             ("train/cat", "train/dog", "test/cat", "test/dog"), "folder 'PATH' has no class folders", user_from="folder"
         ),
         case(
+            ("cat/ann", "cat/ann/may", "dog/ann"),
+            "user's folder 'PATH/cat/ann' holds the folder 'may'",
+            user_from="folder",
+        ),
+        case(
             ("cat", "dog"),
             "the name of 'PATH/cat/0.png' does not name its user by user_from=patient-(\\d+)",
             user_from=r"patient-(\d+)",

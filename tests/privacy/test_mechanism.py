@@ -23,8 +23,10 @@ def banded(*coefficients) -> BandedToeplitz:
         (lambda: Tree(noise_multiplier=1.0, steps_per_tree=0), "steps_per_tree must be at least 1"),
         (lambda: Tree(noise_multiplier=1.0, steps_per_tree=5, completed=1), "completed must be true or false, got 1"),  # type: ignore[arg-type]
         (lambda: Tree(noise_multiplier=1.0, completed=True), "completed must be false if there is only one tree"),
-        (lambda: banded(), r"coefficients must begin with 1, got \[\]"),
-        (lambda: banded(0.5, 0.2), r"coefficients must begin with 1, got \[0.5\]"),
+        (lambda: Tree(noise_multiplier=np.int8(3)), r"noise_multiplier must be a number of Python, got np.int8\(3\)"),  # type: ignore[arg-type]
+        (lambda: banded(), r"coefficients must begin with 1, got \(\)"),
+        (lambda: banded(0.5, 0.2), r"coefficients must begin with 1, got \(0.5, 0.2\)"),
+        (lambda: BandedToeplitz(noise_multiplier=1.0, coefficients=3), "coefficients must begin with 1, got 3"),  # type: ignore[arg-type]
         (lambda: banded(1.0, "0.5"), "coefficients must be a number"),
     ],
 )

@@ -50,7 +50,7 @@ class Averages:
                 f"ema_form is {self.ema_form}, but there is no moving average",
                 "give ema",
             ),
-            (not none and self.aggregate == "uta", f"aggregate is uta, but ema is {self.ema:g}", "give ema 0"),
+            (not none and self.aggregate == "uta", f"aggregate is uta, but ema is {self.ema}", "give ema 0"),
             (
                 self.aggregate == "ema" and self.aggregate_last is not None,
                 f"`aggregate_last` is {self.aggregate_last}, but a moving average covers all weights",

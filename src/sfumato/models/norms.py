@@ -80,12 +80,12 @@ class Norms:
 
     def __post_init__(self) -> None:
         one_of(NORMS, norm=self.kind)
-        one_of(("1", "0", "True", "False"), norm_last=f"{self.last}", mod=f"{self.mod}")
-        if (self.last or self.mod) and (self.kind == "none" or (self.last and self.mod)):
+        switches = self.last in (0, 1) and self.mod in (0, 1) and not (self.last and self.mod)
+        if not switches or (self.kind == "none" and (self.last or self.mod)):
             raise SfumatoError(
                 f"norm_last adds the last normalisation and mod removes it, but norm is {self.kind}, norm_last is "
-                f"{self.last} and mod is {self.mod}",
-                "give a norm such as layer, and at most one of the two",
+                f"{self.last!r} and mod is {self.mod!r}",
+                "give a norm such as layer, and at most one of the two, as 1",
             )
 
     @property

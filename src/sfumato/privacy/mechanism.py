@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from sfumato._checks import SfumatoError, number, positive, positive_integer, true_or_false
+from sfumato._checks import SfumatoError, number, positive, positive_integer, shortened, true_or_false
 from sfumato.privacy import factorisation
 from sfumato.privacy.participation.rules import Participation
 
@@ -156,10 +156,11 @@ class BandedToeplitz(Mechanism):
     def __post_init__(self) -> None:
         super().__post_init__()
         remedy = "give c_0 = 1, c_1, and so on, one for each band"
-        values = tuple(number(coefficients=value, remedy=remedy) for value in self.coefficients)
-        object.__setattr__(self, "coefficients", values)
+        given = self.coefficients if isinstance(self.coefficients, (tuple, list)) else ()
+        values = tuple(number(coefficients=value, remedy=remedy) for value in given)
         if values[:1] != (1,):
-            raise SfumatoError(f"coefficients must begin with 1, got {list(values[:1])}", remedy)
+            raise SfumatoError(f"coefficients must begin with 1, got {shortened(repr(self.coefficients))}", remedy)
+        object.__setattr__(self, "coefficients", values)
 
     @property
     def bands(self) -> int:

@@ -5,7 +5,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from sfumato import SfumatoError
 from sfumato.models import create
+from sfumato.models.norms import Norms
 
 
 def names_of(model, *types):
@@ -97,6 +99,12 @@ def test_a_block_is_what_it_says():
 
 def kinds(model, *types):
     return [module for module in model.modules() if isinstance(module, types)]
+
+
+@pytest.mark.parametrize("switch", [{"norm_last": "0"}, {"mod": "1"}, {"norm_last": 2}, {"norm_last": 1, "mod": 1}])
+def test_a_switch_of_normalisation_is_a_number_and_one_alone(switch):
+    with pytest.raises(SfumatoError, match="norm_last adds the last normalisation and mod removes it"):
+        Norms("layer", **{name.removeprefix("norm_"): value for name, value in switch.items()})
 
 
 @pytest.mark.parametrize(("name", "norms"), [("vgg,norm=batch", 9), ("vgg16", 13)])

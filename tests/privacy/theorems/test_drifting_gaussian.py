@@ -186,6 +186,13 @@ def test_what_nothing_is_proven_of_is_refused():
     assert replace(plan(), adjacency="zero-out").loss.parts == plan().loss.parts
 
 
+@pytest.mark.parametrize("named", ["cat", [1], (1,), None])
+def test_groups_are_named_one_by_one(named):
+    """In a string, each part of a name would be a name."""
+    with pytest.raises(SfumatoError, match="named must be a tuple of names"):
+        plan(named=named)
+
+
 def test_the_plan_holds_its_drift():
     here = plan(named=("cat", "dog"))
     data = here.to_dict()

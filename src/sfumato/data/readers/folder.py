@@ -161,6 +161,9 @@ class _Reading:
             item_stat = _status(item)
             if stat.S_ISDIR(item_stat.st_mode):
                 if len(levels) >= self.depth:
+                    if self.by_folder and self.level == 1:
+                        problem = f"user's folder {str(folder)!r} holds the folder {item.name!r}"
+                        raise SfumatoError(problem, "put images directly in users' folders, or correct `class_from`")
                     if item.is_symlink():
                         problem = f"folder {str(folder)!r} holds the link {item.name!r} to a folder"
                         raise SfumatoError(problem, "put the folder itself there: links may form cycles")

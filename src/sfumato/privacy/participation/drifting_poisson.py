@@ -57,6 +57,10 @@ class DriftingPoisson(BatchedParticipation):
             )
         for size in self.sizes:
             positive_integer(sizes=size, remedy="give how many examples each of the two groups has")
+        if not isinstance(self.named, tuple) or not all(isinstance(name, str) and name for name in self.named):
+            raise SfumatoError(
+                f"named must be a tuple of names, got {shortened(self.named)}", "give the names of classes or groups"
+            )
 
     def check(self, population: int) -> None:
         if sum(self.sizes) != population:
