@@ -82,7 +82,7 @@ OPTIONS = {
 """Of each verb: its options."""
 REFUSALS = 740
 """Constructions of the package's errors."""
-TRAIN, OWN_STEP, VERIFY = 357, 35, 12
+TRAIN, OWN_STEP, VERIFY = 380, 35, 12
 """Calls from room to room before the first step of a run; files that one step of a custom loop passes; modules that
 `sfumato verify --help` imports."""
 
@@ -204,7 +204,11 @@ print(json.dumps([sum(name.split(".")[0] == "sfumato" for name in sys.modules)])
 """
 
 
-@pytest.mark.parametrize(("script", "most"), [(WAY_SCRIPT, [TRAIN, OWN_STEP]), (HELP_SCRIPT, [VERIFY])])
+@pytest.mark.parametrize(
+    ("script", "most"),
+    [pytest.param(WAY_SCRIPT, [TRAIN, OWN_STEP], marks=pytest.mark.slow), (HELP_SCRIPT, [VERIFY])],
+    ids=["way", "help"],
+)
 def test_the_way_gets_no_longer(script: str, most: list[int], tmp_path: Path):
     environment = os.environ | {"SFUMATO_HOME": str(tmp_path / "home")}
     line = [sys.executable, "-W", "ignore", "-c", script]

@@ -66,7 +66,7 @@ def test_no_other_file_asks_which_system_it_is():
 def test_every_descriptor_is_for_bytes():
     package = Path(_systems.__file__).parent
     found = {path.name for path in package.rglob("*.py") if " os.open(" in path.read_text("utf-8")}
-    assert found == {"_systems.py", "processes.py"}  # the latter opens the null device
+    assert found == {"_systems.py", "running.py"}  # the latter opens the null device
 
 
 def test_bytes_stay_bytes_where_a_flag_is_needed_for_that(monkeypatch, tmp_path):

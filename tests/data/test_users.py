@@ -147,7 +147,6 @@ def folder(path: Path, name: str) -> str:
     ("name", "rule"),
     [
         ("{label}/{user}/{number}.png", "folder"),
-        ("{label}/{user}/more/{number}.png", "folder"),
         ("{label}/of {user}_{number}.png", r"of (user \d+)_"),
         ("{label}/{number}-{user}.png", r"(?P<user>user \d+)(\.png)"),
     ],

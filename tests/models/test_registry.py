@@ -52,7 +52,7 @@ def test_timm_model_that_does_not_fit_the_size_is_one_line():
     ("name", "word"),
     [
         ("lenet5,norm=weight", "norm must be one of none, batch, layer"),
-        ("lenet5,norm=layer,norm_last=2", "norm_last must be one of 1, 0"),
+        ("lenet5,norm=layer,norm_last=2", "norm_last is 2"),
         ("lenet5,activation=sigmoid", "activation must be one of tanh, relu"),
         ("resnet-18,norm=none,mod=1", "norm is none"),
         ("vgg16,mod=1,norm_last=1", "at most one of the two"),

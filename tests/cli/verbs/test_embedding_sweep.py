@@ -80,7 +80,7 @@ def _noted(command: str, capsys) -> str:
     [
         ("--public --score-on digits", "score-on digits counts correct answers"),
         ("--public --views 2", "--views 2 is for classifiers, but the recipe e.toml trains embeddings"),
-        ("--public --vary method=central,fedemb", "method central has no rounds by a plan"),
+        ("--public --vary method=central,fedemb", "method central does not use noise_multiplier"),
         ("", "a search on private data costs privacy, but --search is not given"),
     ],
 )

@@ -332,7 +332,7 @@ def test_a_value_that_no_run_could_have_is_refused_beforehand(call, spots):
     [
         ("uncovered --candidates 3", "optimizer=sgd,sdg", "optimizer must be one of"),
         ("uncovered", "views=1,four", "views must be a number, got 'four'"),
-        ("uncovered", "warmup=0,99", "warmup must be at most"),
+        ("uncovered", "warmup=0,99", "warmup must be a whole number from 0 to steps - 1 = 2"),
         ("uncovered --one-at-a-time", "model=3", "model must be a string in quotation marks, got 3"),
     ],
 )

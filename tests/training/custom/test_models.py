@@ -69,5 +69,5 @@ def test_a_network_with_batch_norm_trains_with_group_norm_in_its_place(tmp_path)
 
 
 def test_a_loader_is_refused_for_its_data_set(tmp_path):
-    with pytest.raises(SfumatoError, match=r"a DataLoader draws batches, .*; give its \.dataset"):
+    with pytest.raises(SfumatoError, match=r"got DataLoader; give its \.dataset"):
         rounds_of(nn.Sequential(nn.Flatten(), nn.Linear(16, 3)), loader(1, 4, 4), tmp_path / "run")

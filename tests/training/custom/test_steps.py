@@ -181,7 +181,7 @@ class Noisy(Dataset):
         (lambda data: DataLoader(TensorDataset(*data)), "its .dataset"),
         (lambda data: Noisy(), "without random transforms"),
         (lambda data: (data[0], data[1][:-1]), "59 and 60 rows"),
-        (lambda data: data[0], "got a Tensor"),
+        (lambda data: data[0], "got Tensor"),
         (lambda data: ([1, 2], [3, 4]), "inputs must be tensors or arrays, got list"),
     ],
 )

@@ -94,9 +94,9 @@ def refuse(value: Any) -> NoReturn:
     if isinstance(value, os.PathLike):
         parse(os.fspath(value))
     members = value if isinstance(value, (tuple, list)) else value.values() if isinstance(value, Mapping) else (value,)
-    form, remedy = f"a {type(value).__name__}", f"give {TAKEN}"
+    form, remedy = type(value).__name__, f"give {TAKEN}"
     if loaders := [*filter(is_loader, members)]:
-        form = f"a {type(loaders[0]).__name__}"
+        form = type(loaders[0]).__name__
         remedy = "give its `.dataset`: the plan itself samples the participants of each step"
     elif (
         isinstance(value, Iterator)
