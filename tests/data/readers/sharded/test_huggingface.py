@@ -127,7 +127,7 @@ def test_what_is_refused(pictures, tmp_path, monkeypatch):
         opened(f"{tmp_path}/saved")
     with pytest.raises(SfumatoError, match="does not exist; correct the path after hf:"):
         refuse_absent(f"hf:{tmp_path}/nothing")
-    with pytest.raises(SfumatoError, match="got a IterableDataset; give a map-style"):
+    with pytest.raises(SfumatoError, match="got IterableDataset; give a map-style"):
         opened(pictures.to_iterable_dataset())
     with pytest.raises(SfumatoError, match=r"the name 'unsupervised' does not say its part"):
         opened(datasets.DatasetDict(train=pictures, unsupervised=pictures))
