@@ -7,6 +7,7 @@ from torch import nn
 
 from sfumato import SfumatoError
 from sfumato.models import create
+from sfumato.models.networks.resnets import WideResNet
 from sfumato.models.norms import Norms
 
 
@@ -105,6 +106,13 @@ def kinds(model, *types):
 def test_a_switch_of_normalisation_is_a_number_and_one_alone(switch):
     with pytest.raises(SfumatoError, match="norm_last adds the last normalisation and mod removes it"):
         Norms("layer", **{name.removeprefix("norm_"): value for name, value in switch.items()})
+
+
+@pytest.mark.parametrize("option", [{"standardise": "False"}, {"standardise": 0}, {"groups": "4"}])
+def test_options_of_a_wide_resnet_are_no_texts(option):
+    """As a text, False would switch standardisation on."""
+    with pytest.raises(SfumatoError, match=f"{next(iter(option))} must be"):
+        WideResNet(depth=10, width=1, classes=2, channels=1, **option)
 
 
 @pytest.mark.parametrize(("name", "norms"), [("vgg,norm=batch", 9), ("vgg16", 13)])

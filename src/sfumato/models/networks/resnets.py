@@ -21,7 +21,7 @@ from functools import partial
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sfumato._checks import SfumatoError, one_of, positive_integer
+from sfumato._checks import SfumatoError, one_of, positive_integer, true_or_false
 from sfumato.models.norms import FanInConv2d, GainedWSConv2d, Norms, WSConv2d
 
 GROUPS = 16
@@ -129,8 +129,8 @@ class WideResNet(nn.Module):
         super().__init__()
         released = one_of(FORMS, form=form) == "de2022"
         one_of(NORMS, norm=norm)
-        one_of(("True", "False"), standardise=f"{standardise}")
-        one_of(("1", "2", "4", "8", "16"), groups=f"{groups}")
+        true_or_false(standardise=standardise)
+        one_of(("1", "2", "4", "8", "16"), groups=f"{positive_integer(groups=groups)}")
         self.layers = layers = Layers(norm=norm, standardise=standardise, groups=groups, released=released)
         positive_integer(width=width)
         if depth < 10 or (depth - 4) % 6:
