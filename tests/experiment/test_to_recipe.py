@@ -8,11 +8,13 @@ import pytest
 from sfumato.data import SourceSpec
 from sfumato.experiment import Experiment
 from sfumato.experiment.to_recipe import recipe_text, request_of
+from sfumato.runs.directory import verb_of
 
 
 def recipe(spec: SourceSpec, *given: object, **record: object) -> dict:
     """The recipe of a record with this request."""
-    text = recipe_text({"request": request_of(spec, *given), "data": {}, **record})
+    made: dict = {"request": request_of(spec, *given), "data": {}, **record}
+    text = recipe_text(made, verb_of(made))
     assert text is not None
     return tomllib.loads(text)
 
@@ -51,7 +53,7 @@ def test_the_verb_follows_from_the_record():
 def test_a_run_of_objects_has_no_recipe(given: dict):
     request = request_of(SourceSpec(spec="digits"), given)
     assert set(request) == {"source"}
-    assert recipe_text({"request": request}) is None
+    assert recipe_text({"request": request}, "train") is None
 
 
 def test_the_search_that_the_settings_came_from_stands_in_it():
@@ -64,7 +66,7 @@ def test_a_seed_is_said_to_void_the_promise():
     options = {"source": "digits", "epsilon": 3.0}
     warned = [
         "With this seed the run has no guarantee"
-        in str(recipe_text({"request": {"options": options | more}, "data": {}}))
+        in str(recipe_text({"request": {"options": options | more}, "data": {}}, "train"))
         for more in ({}, {"seed": 5})
     ]
     assert warned == [False, True]

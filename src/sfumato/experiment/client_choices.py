@@ -15,8 +15,6 @@ from sfumato.optim.descent import Descent
 if TYPE_CHECKING:
     from sfumato.privacy import FixedClipping, QuantileClipping
 
-KIND = "embedding"
-"""The entry of a run's record for its clients, and of a model file for its dimension."""
 WITH_NOISE = ("fedemb", "fedavg")
 """DP-FedEmb and DP-FedAvg, by a plan."""
 NOISELESS = ("fedemb-noiseless", "fedavg-noiseless")

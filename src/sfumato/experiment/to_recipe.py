@@ -39,8 +39,8 @@ def request_of(spec: SourceSpec, *choices: Any) -> dict[str, Any]:
     return {"source": source} | ({} if (options := _options(spec, source, choices)) is None else {OPTIONS: options})
 
 
-def recipe_text(record: Mapping[str, Any]) -> str | None:
-    """The recipe of a run, from its record; None if a recipe cannot express its options.
+def recipe_text(record: Mapping[str, Any], verb: str) -> str | None:
+    """The recipe of a run, from its record and its verb; None if a recipe cannot express its options.
 
     If the settings came from a search that no guarantee covers, the recipe records the search and this run as a part
     of it. A run with this recipe on the same data then reports it.
@@ -48,7 +48,6 @@ def recipe_text(record: Mapping[str, Any]) -> str | None:
     options = record["request"].get(OPTIONS)
     if options is None:
         return None
-    verb = "embed" if "embedding" in record else "pretrain" if record.get("kind") else "train"
     lines = [*(f"{name.replace('_', '-')} = {to_toml(value)}" for name, value in options.items())]
     search = (record.get("circumstances") or {}).get("search")
     if search is not None:

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from sfumato._cards import Detail
+from sfumato._devices import is_follower
 
 if TYPE_CHECKING:
     from sfumato.data import Source, SourceSpec
@@ -180,10 +181,9 @@ def in_notebook() -> bool:
 
 
 def default_progress(progress: Progress | None) -> Progress:
-    """Returns `progress`. If it is None: a bar in a notebook, no output elsewhere."""
-    if progress is not None:
-        return progress
-    return NotebookBar() if in_notebook() else NoProgress()
+    """Returns `progress`. If it is None: a bar in a notebook, no output elsewhere. A follower of torchrun is silent."""
+    usual = NotebookBar if in_notebook() and not is_follower() else NoProgress
+    return usual() if progress is None or is_follower() else progress
 
 
 class NotebookBar(Progress):

@@ -12,7 +12,6 @@ import torch
 
 from sfumato import _devices, models
 from sfumato._checks import SfumatoError, one_of, positive_integer
-from sfumato._devices import is_follower
 from sfumato.data import PARTS, Cache, Contents, Images, Source, Views, choose_reader, facts, open_source, refuse_absent
 from sfumato.models import Backbone, ExpectedInput
 from sfumato.observers.progress import NoProgress, Progress, default_progress
@@ -77,7 +76,7 @@ def features(
     of_network = {name: choices.pop(name, None) for name in ("weights", "resolution", "resize", "model")}
     if choices.get("views") is None:
         choices["views"] = default_views(choices.get("crop", "central"), flip=choices.get("flip", False))
-    whiten_by, progress = choices.pop("whiten_by", None), NoProgress() if is_follower() else default_progress(progress)
+    whiten_by, progress = choices.pop("whiten_by", None), default_progress(progress)
     showing = StoredViews(**choices)
     network, expects = models.load_backbone(backbone, **of_network)
     if not isinstance(source, Source):

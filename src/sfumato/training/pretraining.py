@@ -16,7 +16,6 @@ from torch import nn
 
 from sfumato._checks import SfumatoError
 from sfumato._choices import choices_of
-from sfumato._devices import is_follower
 from sfumato.averaging import EMA
 from sfumato.data import Source, SourceSpec, parse
 from sfumato.experiment import defaults
@@ -24,7 +23,7 @@ from sfumato.experiment.defaults import fixed_features
 from sfumato.experiment.from_keywords import settings_of
 from sfumato.experiment.settings import Settings
 from sfumato.experiment.to_recipe import request_of
-from sfumato.observers.progress import NoProgress, Progress, default_progress, open_with_progress
+from sfumato.observers.progress import Progress, default_progress, open_with_progress
 from sfumato.randomness import RunKey, owner_key
 from sfumato.runs.directory import EVALUATION, RunDirectory
 from sfumato.training import launch
@@ -222,9 +221,7 @@ def pretrain(
     def job() -> PublicJob:
         return prepare(source, training, model=own, start=Start.for_run(run, machine=machine))
 
-    return execute_in_workers(
-        job, run, progress=NoProgress() if is_follower() else default_progress(progress), observers=observers
-    )
+    return execute_in_workers(job, run, progress=default_progress(progress), observers=observers)
 
 
 def nonprivate_accuracy(trial: Trial, model: str, place: Path, progress: Progress) -> float:

@@ -98,8 +98,8 @@ def execute(
         if not all(value.isfinite().all() for value in outcome.weights.values()):
             progress.report("note: training diverged: some weights are not finite; give a smaller learning rate")
         if outcome.step < job.steps:
-            promise = "; its statement gives the epsilon of the whole plan" * private
-            progress.report(f"an observer ended the run after {outcome.step} of {job.steps} steps{promise}")
+            whole = "; its statement gives the epsilon of the whole plan" * private
+            progress.report(f"an observer ended the run after {outcome.step} of {job.steps} steps{whole}")
         progress.report("evaluating; writing the model and its report")
         statement, history = finish.conclude(job, run, ledger, outcome, scorer=scorer)
     notify(observers, "on_finish")

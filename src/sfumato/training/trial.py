@@ -11,7 +11,6 @@ from typing import Any
 from torch import nn
 
 from sfumato._checks import SfumatoError
-from sfumato._devices import is_follower
 from sfumato.averaging import EMA
 from sfumato.data import Source, SourceSpec
 from sfumato.experiment import users
@@ -22,7 +21,7 @@ from sfumato.experiment.from_keywords import experiment_of, from_choices, refuse
 from sfumato.experiment.settings import OWN_MODEL, Settings, refuse_noise
 from sfumato.experiment.to_recipe import request_of
 from sfumato.observers.observer import Observer
-from sfumato.observers.progress import NoProgress, Progress, default_progress, open_with_progress
+from sfumato.observers.progress import Progress, default_progress, open_with_progress
 from sfumato.privacy import PrivacyPlan, Search
 from sfumato.randomness import RunKey, owner_key
 from sfumato.runs.directory import Heading, RunDirectory
@@ -254,7 +253,7 @@ def train(
     """
     own_names = {*signature(train).parameters, *(one.name for one in fields(Machine)), *OPTIONS} - {"choices"}
     refuse_others(Experiment, choices, own_names)
-    heading, progress = Heading(title=title), NoProgress() if is_follower() else default_progress(progress)
+    heading, progress = Heading(title=title), default_progress(progress)
     own, name = (model, OWN_MODEL) if isinstance(model, nn.Module) else (None, model)
     options, choices = split(choices)
     machine = Machine(**{one.name: choices.pop(one.name, None) for one in fields(Machine)})

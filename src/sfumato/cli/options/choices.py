@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sfumato.observers.observer import Observer
     from sfumato.observers.progress import Progress
     from sfumato.runs.directory import RunDirectory
-    from sfumato.search import Trial
+    from sfumato.training.trial import Trial
 
 NOT_IN_RECIPES = (
     *("what", "json", "copy", "verbose", "dry_run", "seeds", "title", "trust_code", "tensorboard", "track"),
@@ -350,7 +350,7 @@ class PrivateChoices(Units, PairOfRecords, NoiseMade, Budget, ClassShares, Norma
 
     def trial(self) -> Trial:
         """The requested training, with values taken over from pre-trained weights."""
-        from sfumato.search import Trial
+        from sfumato.training.trial import Trial
 
         chosen, notes = self.with_pretrained()
         return Trial(

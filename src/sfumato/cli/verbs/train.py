@@ -18,8 +18,8 @@ from sfumato.experiment.settings import NoiseMade, Pair
 if TYPE_CHECKING:
     from sfumato.observers.progress import Progress, ProgressBars
     from sfumato.runs.directory import RunDirectory
-    from sfumato.search import Trial
     from sfumato.training.job import PrivateJob, PublicJob
+    from sfumato.training.trial import Trial
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,7 +194,7 @@ class Embed(PrivateRun, Pair, NoiseMade, ServerChoices, ClientChoices, BudgetOfR
 
     def trial(self) -> Trial:
         """The requested training."""
-        from sfumato.search import Trial
+        from sfumato.training.trial import Trial
 
         return Trial(
             experiment=EmbeddingExperiment(

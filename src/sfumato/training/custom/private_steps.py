@@ -186,7 +186,7 @@ def _job(
         facts: the circumstances, without those of the noise.
         known: further fields of `LoopJob`.
     """
-    start = Start.for_run(run, machine=machine) if run.exists else Start(machine=machine)
+    start = Start.for_run(run, machine=machine)
     device, recorded = next(iter(model.parameters())).device, start.facts.recorded
     _, threads = configure_torch(start)
     pinned: dict[str, Any] = {"device": str(device), "threads": threads, "precision": precision_of(start)}

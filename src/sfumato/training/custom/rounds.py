@@ -154,7 +154,7 @@ class PrivateRounds:
         """
         until = (number + 1) * self._each
         with self._steps._open_ledger() as ledger:
-            start = self._begin(ledger, number, weights, digest)
+            start = self._begin(ledger, number, digest)
             yield from self._steps._steps(ledger, replace(self._steps._job, received=(start, weights)), until)
             sent = {name: value.detach().cpu().clone() for name, value in self._steps.model.state_dict().items()}
             self._end(ledger, number, sent)
@@ -168,7 +168,7 @@ class PrivateRounds:
         if number + 1 == self.rounds:
             self._steps._conclude(ledger)
 
-    def _begin(self, ledger: Ledger, number: int, weights: dict[str, Tensor], digest: str) -> int:
+    def _begin(self, ledger: Ledger, number: int, digest: str) -> int:
         """The step that starts from the weights that came in, as the ledger names it."""
         checkpoint = self._steps._checkpoint(ledger)
         if checkpoint.step > (number + 1) * self._each:

@@ -67,12 +67,16 @@ def job_from_record(
     with run.format_errors():
         _refuse_unrecorded(record, path)
         settings = Settings.from_dict(record["settings"])
-        source = source_of(path, record, trust_code=trust_code, model=model, source=source)
+        if not trust_code:
+            remedy = "if you trust that code, give `trust_code`, or name it: `model={}`"
+            named, where = model if isinstance(model, str) else None, f"the run in {path}"
+            models.check_trusted(record["settings"]["model"], named, where=where, remedy=remedy)
+        own = model if isinstance(model, nn.Module) else None
+        source = source_of(path, record, own_model=own is not None, source=source)
         search = None if public else Circumstances.from_dict(record["circumstances"]).search
         start = Start.for_run(run, request=record["request"], search=search)
         if verb == "pretrain":
             return pretraining.prepare(source, PublicTraining.from_dict(record), start=start), run
-        own = model if isinstance(model, nn.Module) else None
         clients = Clients.from_dict(record[EMBEDDING]) if verb == "embed" else None
         if clients is not None and public:
             rounds = NoiselessRounds(**record[ROUND]) if ROUND in record else None
@@ -102,21 +106,17 @@ def source_of(
     path: str,
     record: Mapping[str, Any],
     *,
-    trust_code: bool = True,
-    model: nn.Module | str | None = None,
+    own_model: bool = False,
     source: Any = None,
 ) -> Source:
     """Reads the source that a run's record names. Refuses if data or model were objects that are not given.
 
     Args:
-        trust_code, model, source: as for `job_from_record`.
+        own_model: whether the user's own module is given.
+        source: the run's data, if they were given from Python and not by a spelling.
     """
     request: dict[str, Any] = record["request"].get("source", {})
-    _refuse_missing(path, record, own_model=isinstance(model, nn.Module), source=source is not None or bool(request))
-    if not trust_code:
-        remedy = "if you trust that code, give `trust_code`, or name it: `model={}`"
-        named, where = model if isinstance(model, str) else None, f"the run in {path}"
-        models.check_trusted(record["settings"]["model"], named, where=where, remedy=remedy)
+    _refuse_missing(path, record, own_model=own_model, source=source is not None or bool(request))
     if source is None:
         return open_source(**request, owner_key=owner_key())
     return (

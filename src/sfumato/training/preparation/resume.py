@@ -38,7 +38,7 @@ def begin(job: Job, run: RunDirectory, history: History | None = None) -> None:
     with run.creating() as fresh:
         record = job.record(identity)
         fresh.write_json(names.SETTINGS, record, private=True)
-        if (recipe := to_recipe.recipe_text(record)) is not None:
+        if (recipe := to_recipe.recipe_text(record, names.verb_of(record))) is not None:
             write(fresh / names.RECIPE, recipe.encode(), private=True)
         job.key.save(fresh / names.RUN_KEY)
         head = _begin_ledger(job, fresh, record) if isinstance(job, PlannedJob) else ""
